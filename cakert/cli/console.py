@@ -1,0 +1,34 @@
+"""Where the command prints: rich tables, without colours or wrapping surprises in a pipe."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Without a terminal there is no width to respect, and a wrapped cell is hard to grep.
+_PIPE_WIDTH = 1000
+
+
+def make_console() -> Console:
+    """Console on standard output; plain text unless that is a terminal."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, no_color=True, width=_PIPE_WIDTH)
+
+
+def make_table(title: str, columns: list[str], rows: list[list[object]]) -> Table:
+    """Build a table from plain values; cells are text, never markup."""
+    table = Table(title=Text(title, style="bold"), title_justify="left")
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    return table
+
+
+def capability_text(capabilities: tuple[tuple[int, int], ...]) -> str:
+    """``((9, 0), (10, 3))`` as "9.0, 10.3"."""
+    return ", ".join(f"{major}.{minor}" for major, minor in capabilities) or "none"

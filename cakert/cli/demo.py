@@ -1,0 +1,242 @@
+"""`cakert demo`: plan and run a block-sparse attention problem, and hold it to the reference."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cakert.cli.console import capability_text, make_console, make_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cakert.cli.devices import Device
+    from cakert.cli.problem import Problem
+
+_REPEATS = 50
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _seed(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    return value
+
+
+def _device(text: str) -> int | str:
+    """``cuda:1`` or ``1`` as an index, ``cpu`` as it is."""
+    if text == "cpu":
+        return text
+    match = re.fullmatch(r"(?:cuda:)?(\d{1,4})", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"must be cuda:0, cuda:1, ... or cpu, got {text!r}")
+    return int(match.group(1))
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = commands.add_parser(
+        "demo",
+        help="run block-sparse attention here and compare it with the reference",
+        description="Draws a random problem, plans and runs it on a GPU that the package has "
+        "cubins for, and compares the result with a float64 reference. Without such a GPU the "
+        "reference alone runs.",
+    )
+    add = parser.add_argument
+    add("--device", type=_device, help="cuda:N, or cpu for the reference alone (default: the best)")
+    add("--heads", type=_positive, default=2, help="query heads (default: %(default)s)")
+    add("--kv-heads", type=_positive, help="key/value heads, a divisor of --heads (default: same)")
+    add("--tokens-q", type=_positive, default=256, help="query tokens (default: %(default)s)")
+    add("--tokens-kv", type=_positive, default=512, help="key tokens (default: %(default)s)")
+    add("--topk", type=_positive, default=3, help="KV blocks a query block selects (default: 3)")
+    add("--block", type=int, choices=(64, 128), default=64, help="tokens a block (default: 64)")
+    add("--head-dim", type=int, choices=(64, 96, 128), default=128, help="(default: 128)")
+    add("--dtype", choices=("fp16", "bf16"), default="bf16", help="(default: bf16)")
+    add("--seed", type=_seed, default=0, help="seed of inputs and pattern (default: 0)")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def check_shapes(args: argparse.Namespace) -> None:
+    """Check what argparse cannot; exits with 2 and one sentence where the shapes do not fit."""
+    fail: Callable[[str], None] = args.parser.error
+    for name in ("tokens_q", "tokens_kv"):
+        tokens = getattr(args, name)
+        if tokens % args.block:
+            option = name.replace("_", "-")
+            fail(f"argument --{option}: must be a multiple of --block {args.block}, got {tokens}")
+    if args.topk > args.tokens_kv // args.block:
+        fail(
+            f"argument --topk: must be in [1, {args.tokens_kv // args.block}], the KV blocks that "
+            f"there are, got {args.topk}"
+        )
+    if args.heads % (args.kv_heads or args.heads):
+        fail(f"argument --kv-heads: must divide --heads {args.heads}, got {args.kv_heads}")
+
+
+def pick_device(wanted: int | str | None, console: Console) -> Device | None:
+    """The GPU to run on; None, after saying why, where the reference has to do.
+
+    Raises
+    ------
+    RuntimeError
+        The device that the user asked for cannot run the kernels.
+    """
+    if wanted == "cpu":
+        return None
+    from cakert.cli.devices import look_around
+    from cakert.cubins import store
+
+    machine = look_around()
+    if not machine.devices:
+        if wanted is not None:
+            raise RuntimeError(f"--device cuda:{wanted}: {machine.problem}")
+        console.print(f"No GPU to run on: {machine.problem}.", markup=False)
+        return None
+    cubins = store()
+    supported = machine.supported(cubins)
+    names = f"compute capabilities with cubins: {capability_text(cubins.capabilities)}"
+    if wanted is None:
+        if supported:
+            return supported[0]
+        found = ", ".join(f"{d.name} ({capability_text((d.capability,))})" for d in machine.devices)
+        console.print(f"No GPU to run on: found {found}; {names}.", markup=False)
+        return None
+    for device in machine.devices:
+        if device.ordinal == wanted:
+            if device not in supported:
+                found = f"{device.name} has compute capability"
+                raise RuntimeError(
+                    f"--device cuda:{wanted}: {found} {capability_text((device.capability,))}; "
+                    f"{names}"
+                )
+            return device
+    raise RuntimeError(
+        f"--device cuda:{wanted}: must be in [0, {len(machine.devices)}), the GPUs of this machine"
+    )
+
+
+def run_on_gpu(problem: Problem, device: Device, console: Console) -> int:
+    """Plan, run, compare and time; 1 where the result is out of bounds."""
+    import cakert
+    from cakert.cli.problem import DTYPE_NAMES, judge, plain_attention
+    from cakert.runtime import driver
+
+    tokens_q, heads, head_dim = problem.q.shape
+    tokens_kv, kv_heads, _ = problem.k.shape
+    plan = cakert.plan_cake_vsa(
+        None,
+        None,
+        problem.block_mask,
+        None,
+        None,
+        None,
+        M=tokens_q,
+        N=tokens_kv,
+        R=problem.block,
+        C=problem.block,
+        num_qo_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        q_data_type=DTYPE_NAMES[problem.dtype],
+        sm_scale=None,
+        device=f"cuda:{device.ordinal}",
+    )
+    q, k, v = (
+        cakert.DeviceArray.from_numpy(array, device=device.ordinal)
+        for array in (problem.q, problem.k, problem.v)
+    )
+    # The first run gives the result; those that are timed write the same values again.
+    out = cakert.run_cake_vsa(plan, q, k, v, out=None, lse=None, return_lse=False, backend="cake")
+    driver.synchronize(device.ordinal)
+    start = time.perf_counter()
+    for _ in range(_REPEATS):
+        cakert.run_cake_vsa(plan, q, k, v, out=out, lse=None, return_lse=False, backend="cake")
+    driver.synchronize(device.ordinal)
+    micros = (time.perf_counter() - start) / _REPEATS * 1e6
+
+    reference, _ = cakert.reference.attention(
+        problem.q, problem.k, problem.v, problem.block_mask, sm_scale=None, block=problem.block
+    )
+    verdict = judge(out.numpy(), reference, plain_attention(problem))
+    rows: list[list[object]] = [
+        [
+            "device",
+            f"cuda:{device.ordinal} {device.name} ({capability_text((device.capability,))})",
+        ],
+        ["kernel", plan["route"]],
+        ["problem", problem.shape_text],
+        ["selected", problem.pattern_text],
+        ["largest error", f"{verdict.max_error:.3g} (bound {verdict.max_bound:.3g})"],
+        ["Frobenius error", f"{verdict.fro_error:.3g} (bound {verdict.fro_bound:.3g})"],
+        ["time a run", f"{micros:.1f} us (host clock over {_REPEATS} runs, launches included)"],
+        ["result", "within the bound" if verdict.passed else "WRONG: out of the bound"],
+    ]
+    console.print(make_table("block-sparse attention", ["what", "value"], rows))
+    return 0 if verdict.passed else 1
+
+
+def run_reference(problem: Problem, console: Console) -> int:
+    """Compute the reference, and the error that 16-bit arithmetic makes against it."""
+    import cakert
+    from cakert.cli.problem import judge, plain_attention
+
+    console.print("Running the reference on the CPU instead (numpy, float64).", markup=False)
+    start = time.perf_counter()
+    out, lse = cakert.reference.attention(
+        problem.q, problem.k, problem.v, problem.block_mask, sm_scale=None, block=problem.block
+    )
+    seconds = time.perf_counter() - start
+    plain = plain_attention(problem)
+    verdict = judge(plain, out, plain)
+    rounding = f"a plain {problem.dtype} computation is off by at most {verdict.max_error:.3g}"
+    rows: list[list[object]] = [
+        ["device", "CPU"],
+        ["kernel", "none: cakert.reference"],
+        ["problem", problem.shape_text],
+        ["selected", problem.pattern_text],
+        ["output", f"mean {out.mean():+.5f}, standard deviation {out.std():.5f}"],
+        ["log-sum-exp", f"{lse.min():.4f} to {lse.max():.4f}"],
+        ["16-bit rounding", rounding],
+        ["time", f"{seconds * 1e3:.1f} ms (host clock, one run)"],
+    ]
+    console.print(make_table("block-sparse attention", ["what", "value"], rows))
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Entry of the sub-command."""
+    check_shapes(args)
+    from cakert.cli.problem import make_problem
+
+    console = make_console()
+    device = pick_device(args.device, console)
+    problem = make_problem(
+        heads=args.heads,
+        kv_heads=args.kv_heads or args.heads,
+        tokens_q=args.tokens_q,
+        tokens_kv=args.tokens_kv,
+        topk=args.topk,
+        block=args.block,
+        head_dim=args.head_dim,
+        dtype=args.dtype,
+        seed=args.seed,
+    )
+    if device is None:
+        return run_reference(problem, console)
+    return run_on_gpu(problem, device, console)

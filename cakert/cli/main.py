@@ -1,0 +1,65 @@
+"""Command line of `cakert`: sub-commands, error policy, exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    from cakert import __version__
+    from cakert.cli import demo, info
+
+    parser = argparse.ArgumentParser(
+        prog="cakert",
+        description="Precompiled block-sparse attention kernels: see what is here, and try it.",
+    )
+    parser.add_argument("--version", action="version", version=f"cakert {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", required=True)
+    demo.add_parser(commands)
+    info.add_parser(commands)
+    return parser
+
+
+def _one_line(problem: BaseException) -> str:
+    """The message without its line breaks, so that an error is one line in a log."""
+    return " ".join(str(problem).split()) or type(problem).__name__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; ``sys.argv`` where None.
+
+    Returns
+    -------
+    int
+        Exit status: 0 well, 1 failed, 2 wrong usage (raised as SystemExit by argparse).
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `cakert info | head`: the reader has enough. Point stdout elsewhere, else the
+        # interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    # What the package raises for wrong input, missing files, a failing driver or little memory.
+    # Anything else is a bug, and its traceback is wanted.
+    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as problem:
+        print(f"cakert: error: {_one_line(problem)}", file=sys.stderr)
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Which kernel runs a problem: a pure function of device and shapes, never of the pattern.
+
+Threads and shared memory of a kernel stand in the cubin manifest, next to the code they belong
+to; here is only what the host decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Route", "choose"]
+
+# How dtypes are spelled in kernel names.
+_SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A kernel and the shape of its grid.
+
+    Attributes
+    ----------
+    name
+        Name of the kernel; its cubin is found by it.
+    family
+        Kernel source that it comes from.
+    grid
+        Thread blocks on grid x, from the number of rows (query heads x query blocks).
+    """
+
+    name: str
+    family: str
+    grid: Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class _Family:
+    """One line of the table: where a family of kernels may be used."""
+
+    name: str
+    capabilities: frozenset[tuple[int, int]]
+    blocks: frozenset[int]
+    head_dims: frozenset[int]
+    dtypes: frozenset[str]
+    grid: Callable[[int], int]
+
+
+def _block_per_row(rows: int) -> int:
+    """One thread block a row: the hardware hands out rows in grid order, which is tile order."""
+    return rows
+
+
+# The first line that takes a problem is its route.
+_FAMILIES = (
+    _Family(
+        name="portable",
+        capabilities=frozenset({(9, 0), (10, 0), (10, 3)}),
+        blocks=frozenset({64, 128}),
+        head_dims=frozenset({64, 96, 128}),
+        dtypes=frozenset({"float16", "bfloat16"}),
+        grid=_block_per_row,
+    ),
+)
+
+
+def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) -> Route:
+    """The route of a problem.
+
+    Parameters
+    ----------
+    capability
+        Compute capability of the device, e.g. (9, 0).
+    R
+        Tokens of a block, 64 or 128.
+    dtype
+        "float16" or "bfloat16".
+
+    Raises
+    ------
+    RuntimeError
+        No kernel takes it; names the problem and the capabilities that have kernels.
+    """
+    for family in _FAMILIES:
+        if (
+            capability in family.capabilities
+            and R in family.blocks
+            and head_dim in family.head_dims
+            and dtype in family.dtypes
+        ):
+            name = f"cake_vsa_{family.name}_r{R}_d{head_dim}_{_SHORT[dtype]}"
+            return Route(name, family.name, family.grid)
+    known = sorted({capability for family in _FAMILIES for capability in family.capabilities})
+    raise RuntimeError(
+        f"no kernel for compute capability {capability[0]}.{capability[1]}, R = {R}, "
+        f"head_dim = {head_dim}, {dtype}; capabilities with kernels: "
+        + ", ".join(f"{major}.{minor}" for major, minor in known)
+    )

@@ -1,0 +1,274 @@
+"""A plan's side of the driver: which device, which kernel, which memory, which stream.
+
+The one module between the contract and `runtime/`. The runtime is imported inside functions: a
+machine without a driver checks plans as well, and `import cakert` stays small.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cakert import arrays, routes, validation
+from cakert.errors import MINIMUM_DRIVER, CubinError
+from cakert.planner import Pattern
+from cakert.validation import Problem
+
+__all__ = [
+    "DeviceIndex",
+    "capabilities",
+    "capture_under_way",
+    "load_kernel",
+    "make_call",
+    "open_device",
+    "stream_of",
+    "upload",
+    "wait",
+    "wake_driver",
+    "write",
+]
+
+Tensor: TypeAlias = Any
+
+# What the toolkit of the shipped cubins asks of the driver (1000 * major + 10 * minor).
+_MINIMUM_CUDA = 13000
+
+_load_lock = threading.Lock()
+_libraries: dict[str, Any] = {}
+_kernels: dict[tuple[str, str], Any] = {}
+
+
+class DeviceIndex:
+    """Index of the plan's device, asked of the driver only when something needs it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._index = problem.device
+
+    def __call__(self) -> int:
+        """The index; RuntimeError where the current device is meant and there is none."""
+        if self._index is None:
+            self._index = _current_device()
+        return self._index
+
+
+def capabilities() -> tuple[tuple[int, int], ...]:
+    """Compute capabilities with cubins; empty where the package was installed without any."""
+    from cakert import cubins
+
+    try:
+        return tuple(cubins.store().capabilities)
+    except CubinError:
+        return ()
+
+
+def _current_device() -> int:
+    torch = sys.modules.get("torch")
+    # torch remembers a device that it has not made current yet.
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.current_device())
+    from cakert.runtime import driver
+
+    if driver.device_count() == 0:
+        _refuse_device("cuda", "this machine has no CUDA device")
+    return int(driver.current_device())
+
+
+def capture_under_way(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether copies of ``tensors`` would be captured; never the first to touch the driver."""
+    torch = sys.modules.get("torch")
+    if (
+        torch is not None
+        and torch.cuda.is_initialized()
+        and torch.cuda.is_current_stream_capturing()
+    ):
+        return True
+    cupy = sys.modules.get("cupy")
+    if (
+        cupy is not None
+        and any(isinstance(tensor, cupy.ndarray) for tensor in tensors)
+        and cupy.cuda.get_current_stream().is_capturing()
+    ):
+        return True
+    driver = sys.modules.get("cakert.runtime.driver")
+    return driver is not None and driver.initialised() and bool(driver.is_capturing(0))
+
+
+def wake_driver(tensors: Iterable[Tensor | None]) -> None:
+    """Use the driver for the first time where ``tensors`` lie in foreign GPU memory.
+
+    Whether such a tensor's owner captures can be asked of nobody else.
+    """
+    for tensor in tensors:
+        if tensor is not None and arrays.framework_of(tensor) in ("cakert", "other"):
+            if arrays.device_of(tensor)[0] == "cuda":
+                from cakert.runtime import driver
+
+                driver.device_count()
+                return
+
+
+def open_device(problem: Problem, index: int) -> tuple[routes.Route, Any]:
+    """Open a device: the route there, and the cubin entry that has its kernel.
+
+    Raises
+    ------
+    RuntimeError
+        No driver, no such device, no cubins for its capability, or a driver too old for them.
+    CubinError
+        The manifest is missing or malformed.
+    """
+    from cakert import cubins
+    from cakert.runtime import driver
+
+    count = driver.device_count()
+    if index >= count:
+        _refuse_device(f"cuda:{index}", f"this machine has {count} CUDA device(s)")
+    capability = driver.device_capability(index)
+    store = cubins.store()
+    if capability not in store.capabilities:
+        _refuse_device(
+            f"cuda:{index}",
+            f"{driver.device_name(index)} has compute capability {capability[0]}.{capability[1]}",
+        )
+    version = driver.driver_version()
+    if version < _MINIMUM_CUDA:
+        raise RuntimeError(
+            f"cubins of CUDA 13.0 need driver {MINIMUM_DRIVER} or newer, got a driver for CUDA "
+            f"{version // 1000}.{version % 1000 // 10}"
+        )
+    route = routes.choose(
+        capability, R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype
+    )
+    entry = store.find(route.name, capability)
+    if entry is None:
+        raise RuntimeError(
+            f"no cubin has kernel {route.name} for compute capability "
+            f"{capability[0]}.{capability[1]}: reinstall cakert"
+        )
+    return route, entry
+
+
+def load_kernel(name: str, entry: Any) -> Any:
+    """The kernel of a verified cubin, loaded once a process."""
+    from cakert import cubins
+    from cakert.runtime.library import Library
+
+    with _load_lock:
+        kernel = _kernels.get((name, entry.target))
+        if kernel is None:
+            library = _libraries.get(entry.file)
+            if library is None:
+                store = cubins.store()
+                library = _libraries[entry.file] = Library(
+                    store.read(entry),
+                    sha256=entry.sha256,
+                    detail=f"{entry.file}: {entry.target}, toolkit {store.toolkit['release']}",
+                )
+            kernel = _kernels[name, entry.target] = library[name]
+        return kernel
+
+
+def upload(
+    problem: Problem,
+    pattern: Pattern,
+    lens: npt.NDArray[np.int32] | None,
+    device: int,
+    stream: int,
+) -> dict[str, Any]:
+    """Allocate a plan's device memory and start filling it: workspaces by name."""
+    from cakert.runtime.memory import Workspace
+
+    rows = problem.num_qo_heads * problem.q_blocks
+    pitch = pattern.capacity * pattern.index_bytes
+    sizes = {"row_blocks": rows * pitch, "row_counts": rows * 4, "tile_order": rows * 4}
+    if lens is not None:
+        sizes["kv_block_lens"] = lens.nbytes
+    workspace = {name: Workspace(device, nbytes) for name, nbytes in sizes.items()}
+    write(workspace, pattern, lens, pitch, stream)
+    return workspace
+
+
+def write(
+    workspace: dict[str, Any],
+    pattern: Pattern | None,
+    lens: npt.NDArray[np.int32] | None,
+    pitch: int,
+    stream: int,
+) -> None:
+    """Copy a pattern and lengths into their workspaces, in the order of ``stream``.
+
+    Parameters
+    ----------
+    pitch
+        Bytes between two rows' lists on the device.
+    """
+    if pattern is not None:
+        workspace["row_blocks"].copy_rows_in(pattern.row_blocks, pitch, stream)
+        workspace["row_counts"].copy_in(pattern.row_counts, stream)
+        workspace["tile_order"].copy_in(pattern.tile_order, stream)
+    if lens is not None:
+        workspace["kv_block_lens"].copy_in(lens, stream)
+
+
+def make_call(
+    problem: Problem,
+    pattern: Pattern,
+    route: routes.Route,
+    record: Any,
+    kernel: Any,
+    device: int,
+    workspace: dict[str, Any],
+) -> Any:
+    """The launch of a plan, with everything frozen but the tensors of a run."""
+    from cakert.vsa_launch import VsaCall
+
+    return VsaCall(
+        kernel,
+        device=device,
+        M=problem.M,
+        N=problem.N,
+        block=problem.block,
+        num_qo_heads=problem.num_qo_heads,
+        num_kv_heads=problem.num_kv_heads,
+        head_dim=problem.head_dim,
+        dtype=problem.dtype,
+        sm_scale=problem.sm_scale,
+        row_blocks=workspace["row_blocks"].pointer,
+        row_counts=workspace["row_counts"].pointer,
+        kv_block_lens=workspace["kv_block_lens"].pointer if "kv_block_lens" in workspace else 0,
+        tile_order=workspace["tile_order"].pointer,
+        row_stride=pattern.capacity,
+        index_bytes=pattern.index_bytes,
+        grid=route.grid(problem.num_qo_heads * problem.q_blocks),
+        threads=record.threads,
+        shared_bytes=record.shared_bytes,
+        keep_alive=tuple(workspace.values()),
+    )
+
+
+def stream_of(tensor: Tensor, device: int) -> int:
+    """The stream that metadata is copied on: its framework's current one, else the legacy one."""
+    if arrays.framework_of(tensor) == "numpy":
+        return 0
+    from cakert.runtime import tensor as runtime_tensor
+
+    return int(runtime_tensor.current_stream(tensor, device))
+
+
+def wait(stream: int, device: int) -> None:
+    """Wait for the work of a stream."""
+    from cakert.runtime import driver
+
+    driver.stream_synchronize(stream, device)
+
+
+def _refuse_device(device: str, found: str) -> NoReturn:
+    raise RuntimeError(
+        f"device must be a CUDA device of compute capability "
+        f"{validation.describe_capabilities(capabilities())}, got {device}: {found}"
+    )

@@ -1,0 +1,38 @@
+from typing import Any, final
+
+from cakert.runtime.library import Kernel
+
+@final
+class VsaCall:
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        device: int,
+        M: int,
+        N: int,
+        block: int,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        sm_scale: float,
+        row_blocks: int,
+        row_counts: int,
+        kv_block_lens: int,
+        tile_order: int,
+        row_stride: int,
+        index_bytes: int,
+        grid: int,
+        threads: int,
+        shared_bytes: int,
+        keep_alive: tuple[Any, ...],
+    ) -> None: ...
+    @property
+    def kernel(self) -> Kernel: ...
+    @property
+    def device(self) -> int: ...
+    def run(
+        self, q: Any, k: Any, v: Any, out: Any, lse: Any, return_lse: bool, stream: Any = None
+    ) -> Any: ...
+    def pack(self, q: Any, k: Any, v: Any, out: Any, lse: Any) -> bytes: ...

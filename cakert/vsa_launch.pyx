@@ -1,0 +1,335 @@
+"""The launch of a plan: checks the tensors of a run, fills CakeVsaParams, calls the driver.
+
+The parameters that a plan fixes are packed once; a run copies them to the C stack, adds five
+addresses and launches. A call writes nothing shared, so threads and streams may share a plan.
+"""
+import sys
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cuda.bindings cimport cydriver as cu
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from cakert.runtime.driver cimport check, enter_context, leave_context
+from cakert.runtime.library cimport Kernel
+from cakert.runtime.tensor cimport (
+    DL_BFLOAT, DL_CUDA, DL_CUDA_MANAGED, DL_FLOAT, TensorView, device_text, dtype_name, is_packed,
+    release_view, resolve_stream, view_tensor,
+)
+
+from cakert import arrays
+
+cdef extern from "vsa_params.h":
+    enum:
+        CAKE_VSA_PARAMS_VERSION
+
+    ctypedef struct CakeVsaParams:
+        const void* q
+        const void* k
+        const void* v
+        void* out
+        float* lse
+        const void* row_blocks
+        const int32_t* row_counts
+        const int32_t* kv_block_lens
+        const uint32_t* tile_order
+        uint32_t version
+        uint32_t index_bytes
+        uint32_t row_stride
+        uint32_t num_rows
+        uint32_t q_tokens
+        uint32_t kv_tokens
+        uint32_t q_blocks
+        uint32_t kv_blocks
+        uint32_t num_qo_heads
+        uint32_t num_kv_heads
+        float sm_scale
+
+cdef enum:
+    ALIGNMENT = 16                   # bytes: the kernels read and write 16 at a time
+    Q = 0
+    K = 1
+    V = 2
+    OUT = 3
+    LSE = 4
+    NUM_TENSORS = 5
+
+cdef tuple NAMES = ("q", "k", "v", "out", "lse")
+
+
+cdef struct Expected:
+    int64_t shape[3]
+    int32_t ndim
+    uint8_t code
+    uint8_t bits
+
+
+@cython.final
+cdef class VsaCall:
+    """One plan's launch, with everything frozen but the tensors.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Takes one CakeVsaParams; loaded on ``device``.
+    device : int
+    M, N, block, num_qo_heads, num_kv_heads, head_dim : int
+        The problem; ``block`` is R = C, in tokens.
+    dtype : str
+        "float16" or "bfloat16".
+    sm_scale : float
+    row_blocks, row_counts, kv_block_lens, tile_order : int
+        Device addresses of the pattern, 0 where there is none (see cuda/vsa_params.h).
+    row_stride, index_bytes : int
+        Entries between two rows' lists, and the size of an entry.
+    grid, threads, shared_bytes : int
+        Geometry: thread blocks on x, threads of each, dynamic shared memory in bytes.
+    keep_alive : tuple
+        Owners of the addresses.
+    """
+
+    cdef readonly Kernel kernel
+    cdef readonly int device
+    cdef object keep_alive
+    cdef str dtype
+    cdef CakeVsaParams constants
+    cdef cu.CUlaunchConfig config
+    cdef Expected expected[NUM_TENSORS]
+
+    def __init__(
+        self, Kernel kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
+        uint32_t num_qo_heads, uint32_t num_kv_heads, uint32_t head_dim, str dtype, float sm_scale,
+        uint64_t row_blocks, uint64_t row_counts, uint64_t kv_block_lens, uint64_t tile_order,
+        uint32_t row_stride, uint32_t index_bytes, uint32_t grid, uint32_t threads,
+        uint32_t shared_bytes, tuple keep_alive,
+    ):
+        if len(kernel.param_layout) != 1 or kernel.param_layout[0][1] != sizeof(CakeVsaParams):
+            raise ValueError(
+                f"{kernel.name} must take one CakeVsaParams of {sizeof(CakeVsaParams)} bytes; its "
+                f"parameters (offset, size) are {kernel.param_layout}"
+            )
+        self.kernel = kernel
+        self.device = device
+        self.dtype = dtype
+        self.keep_alive = keep_alive
+
+        memset(&self.constants, 0, sizeof(self.constants))
+        self.constants.version = CAKE_VSA_PARAMS_VERSION
+        self.constants.row_blocks = <const void*>row_blocks
+        self.constants.row_counts = <const int32_t*>row_counts
+        self.constants.kv_block_lens = <const int32_t*>kv_block_lens
+        self.constants.tile_order = <const uint32_t*>tile_order
+        self.constants.index_bytes = index_bytes
+        self.constants.row_stride = row_stride
+        self.constants.num_rows = num_qo_heads * (M // block)
+        self.constants.q_tokens = M
+        self.constants.kv_tokens = N
+        self.constants.q_blocks = M // block
+        self.constants.kv_blocks = N // block
+        self.constants.num_qo_heads = num_qo_heads
+        self.constants.num_kv_heads = num_kv_heads
+        self.constants.sm_scale = sm_scale
+
+        memset(&self.config, 0, sizeof(self.config))
+        self.config.gridDimX = grid
+        self.config.gridDimY = self.config.gridDimZ = 1
+        self.config.blockDimX = threads
+        self.config.blockDimY = self.config.blockDimZ = 1
+        self.config.sharedMemBytes = shared_bytes
+
+        cdef uint8_t code = DL_BFLOAT if dtype == "bfloat16" else DL_FLOAT
+        self.expect(Q, M, num_qo_heads, head_dim, code, 16)
+        self.expect(K, N, num_kv_heads, head_dim, code, 16)
+        self.expect(V, N, num_kv_heads, head_dim, code, 16)
+        self.expect(OUT, M, num_qo_heads, head_dim, code, 16)
+        self.expect(LSE, M, num_qo_heads, 1, DL_FLOAT, 32)
+        self.expected[LSE].ndim = 2
+
+    cdef void expect(
+        self, int which, int64_t tokens, int64_t heads, int64_t dim, uint8_t code, uint8_t bits
+    ) noexcept:
+        self.expected[which].shape[0] = tokens
+        self.expected[which].shape[1] = heads
+        self.expected[which].shape[2] = dim
+        self.expected[which].ndim = 3
+        self.expected[which].code = code
+        self.expected[which].bits = bits
+
+    def run(self, q, k, v, out, lse, bint return_lse, stream=None):
+        """Check the tensors and launch; return ``out`` or ``(out, lse)``.
+
+        ``out`` and ``lse`` may be None and are then allocated by q's framework. ``stream``
+        defaults to the current one of q's framework. Errors as in ``run_cake_vsa``.
+        """
+        cdef TensorView views[NUM_TENSORS]
+        cdef CakeVsaParams params = self.constants
+        cdef cu.CUlaunchConfig config = self.config
+        cdef void* arguments[1]
+        cdef cu.CUresult status
+        cdef int pushed, which
+        for which in range(NUM_TENSORS):
+            views[which].owner = NULL
+        try:
+            resolve_stream(stream, q, self.device, &config.hStream)
+            self.view_inputs(q, k, v, config.hStream, views)
+            if lse is not None and not return_lse:
+                raise ValueError("lse was given without return_lse: pass return_lse=True or lse=None")
+            if out is None:
+                out = arrays.empty(like=q, shape=self.shape(OUT), dtype=self.dtype)
+            if return_lse and lse is None:
+                lse = arrays.empty(like=q, shape=self.shape(LSE), dtype="float32")
+            self.view_outputs(out, lse, config.hStream, views)
+            set_addresses(&params, views, lse is not None)
+            arguments[0] = &params
+            pushed = enter_context(self.device)
+            try:
+                with nogil:
+                    status = cu.cuLaunchKernelEx(
+                        &config, <cu.CUfunction>self.kernel.handle, arguments, NULL
+                    )
+                check(status, "cuLaunchKernelEx")
+            finally:
+                leave_context(pushed)
+        finally:
+            for which in range(NUM_TENSORS):
+                release_view(&views[which])
+        return (out, lse) if return_lse else out
+
+    def pack(self, q, k, v, out, lse):
+        """The bytes of CakeVsaParams that ``run`` with these tensors would pass; no launch."""
+        cdef TensorView views[NUM_TENSORS]
+        cdef CakeVsaParams params = self.constants
+        cdef cu.CUstream stream = NULL
+        cdef int which
+        for which in range(NUM_TENSORS):
+            views[which].owner = NULL
+        try:
+            resolve_stream(None, q, self.device, &stream)
+            self.view_inputs(q, k, v, stream, views)
+            self.view_outputs(out, lse, stream, views)
+            set_addresses(&params, views, lse is not None)
+        finally:
+            for which in range(NUM_TENSORS):
+                release_view(&views[which])
+        return PyBytes_FromStringAndSize(<char*>&params, sizeof(params))
+
+    cdef tuple shape(self, int which):
+        cdef Expected* expected = &self.expected[which]
+        return tuple([expected.shape[axis] for axis in range(expected.ndim)])
+
+    cdef int view_inputs(
+        self, object q, object k, object v, cu.CUstream stream, TensorView* views
+    ) except -1:
+        self.view(Q, q, stream, views)
+        self.view(K, k, stream, views)
+        self.view(V, v, stream, views)
+        return 0
+
+    cdef int view_outputs(
+        self, object out, object lse, cu.CUstream stream, TensorView* views
+    ) except -1:
+        cdef int which
+        self.view(OUT, out, stream, views)
+        refuse_read_only(OUT, out, &views[OUT])
+        for which in range(OUT):
+            refuse_overlap(OUT, which, views)
+        if lse is not None:
+            self.view(LSE, lse, stream, views)
+            refuse_read_only(LSE, lse, &views[LSE])
+            for which in range(LSE):
+                refuse_overlap(LSE, which, views)
+        return 0
+
+    cdef int view(self, int which, object tensor, cu.CUstream stream, TensorView* views) except -1:
+        """Fill ``views[which]`` and hold it to what the plan expects."""
+        cdef TensorView* view = &views[which]
+        cdef Expected* expected = &self.expected[which]
+        cdef int axis
+        cdef bint same
+        if getattr(tensor, "requires_grad", False):
+            refuse_grad(which)
+        try:
+            view_tensor(tensor, stream, view)
+        except TypeError as error:
+            raise TypeError(f"{NAMES[which]}: {error}") from None
+        same = view.ndim == expected.ndim
+        if same:
+            for axis in range(expected.ndim):
+                same = same and view.shape[axis] == expected.shape[axis]
+        if not same:
+            raise ValueError(
+                f"{NAMES[which]} must have the plan's shape {self.shape(which)}, got "
+                f"{axes(view.shape, view.ndim)}"
+            )
+        if view.code != expected.code or view.bits != expected.bits or view.lanes != 1:
+            raise ValueError(
+                f"{NAMES[which]} must be {dtype_name(expected.code, expected.bits, 1)} as the plan "
+                f"is for {self.dtype}, got {dtype_name(view.code, view.bits, view.lanes)}"
+            )
+        if view.device_id != self.device or not (
+            view.device_type == DL_CUDA or view.device_type == DL_CUDA_MANAGED
+        ):
+            raise ValueError(
+                f"{NAMES[which]} must be on the plan's device cuda:{self.device}, got "
+                f"{device_text(view.device_type, view.device_id)}"
+            )
+        if not is_packed(view):
+            raise ValueError(
+                f"{NAMES[which]} must be contiguous, got strides {axes(view.strides, view.ndim)} "
+                f"(in elements) for shape {self.shape(which)}"
+            )
+        if <uint64_t>view.data % ALIGNMENT != 0:
+            raise ValueError(
+                f"{NAMES[which]} must be aligned to {<int>ALIGNMENT} bytes, got address "
+                f"{<uint64_t>view.data:#x}"
+            )
+        return 0
+
+
+cdef void set_addresses(CakeVsaParams* params, const TensorView* views, bint with_lse) noexcept nogil:
+    params.q = views[Q].data
+    params.k = views[K].data
+    params.v = views[V].data
+    params.out = views[OUT].data
+    params.lse = <float*>views[LSE].data if with_lse else NULL
+
+
+cdef tuple axes(const int64_t* values, int ndim):
+    return tuple([values[axis] for axis in range(ndim)])
+
+
+cdef int refuse_grad(int which) except -1:
+    # Only torch gives the attribute this meaning, and only while grad is recorded.
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{NAMES[which]} requires grad, and run_cake_vsa is forward only: detach the tensor or "
+            "call under torch.no_grad()"
+        )
+    return 0
+
+
+cdef int refuse_read_only(int which, object tensor, const TensorView* view) except -1:
+    # JAX exports its immutable arrays without the read-only flag. A borrowed view is never JAX's.
+    if view.readonly or (view.owner != NULL and arrays.framework_of(tensor) == "jax"):
+        raise ValueError(f"{NAMES[which]} is read-only: it must be writable memory")
+    return 0
+
+
+cdef uint64_t num_bytes(const TensorView* view) noexcept nogil:
+    cdef uint64_t count = view.bits // 8
+    cdef int axis
+    for axis in range(view.ndim):
+        count *= <uint64_t>view.shape[axis]
+    return count
+
+
+cdef int refuse_overlap(int output, int other, const TensorView* views) except -1:
+    cdef uint64_t a = <uint64_t>views[output].data
+    cdef uint64_t b = <uint64_t>views[other].data
+    if a < b + num_bytes(&views[other]) and b < a + num_bytes(&views[output]):
+        raise ValueError(
+            f"{NAMES[output]} overlaps {NAMES[other]}: it must have memory of its own"
+        )
+    return 0

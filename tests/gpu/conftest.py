@@ -1,0 +1,25 @@
+"""Fixtures of the GPU tests. They need torch, and a GPU that has cubins (marker `gpu`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Fresh numbers in every run; the seed is printed with a failure, CAKERT_SEED repeats it."""
+    seed = int(os.environ.get("CAKERT_SEED", np.random.SeedSequence().entropy % 2**32))
+    print(f"CAKERT_SEED={seed}")
+    return np.random.default_rng(seed)

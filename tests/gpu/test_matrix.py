@@ -1,0 +1,130 @@
+"""Every variant against the float64 reference: all of it with `--full`, a few of each otherwise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from helpers.problems import make_problem, sample_rows  # noqa: E402
+from torch_runs import check, inputs_of, plan_of, poisoned, run_and_check  # noqa: E402
+
+from cakert import run_cake_vsa  # noqa: E402
+
+HEADS = ((8, 8), (8, 2), (8, 1), (6, 3), (1, 1))
+KINDS = {
+    64: ("mask", "kv_mask", "bsr", "q2k", "q2k_ragged", "lens"),
+    128: ("mask", "kv_mask", "bsr"),
+}
+MATRIX = [
+    (block, head_dim, dtype, heads, kind)
+    for block, head_dim, dtype, heads in itertools.product(
+        (64, 128), (64, 96, 128), ("float16", "bfloat16"), HEADS
+    )
+    for kind in KINDS[block]
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("block", "head_dim", "dtype", "heads", "kind"), MATRIX)
+def test_full_matrix(rng, block, head_dim, dtype, heads, kind):
+    problem = make_problem(
+        rng,
+        kind,
+        M=block * int(rng.integers(2, 6)),
+        N=block * int(rng.integers(2, 9)),
+        block=block,
+        heads=heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        poison=True,
+    )
+    run_and_check(problem)
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_kernel(rng, block, head_dim, dtype):
+    heads = HEADS[rng.integers(len(HEADS))]
+    kind = KINDS[block][rng.integers(len(KINDS[block]))]
+    problem = make_problem(
+        rng, kind, block=block, heads=heads, head_dim=head_dim, dtype=dtype, poison=True
+    )
+    run_and_check(problem, metadata="cuda" if rng.random() < 0.5 else "cpu")
+
+
+@pytest.mark.parametrize("shape", [(256, 1024), (1024, 256), (64, 1280), (1280, 64)])
+def test_query_and_key_lengths_differ(rng, shape):
+    run_and_check(make_problem(rng, "mask", M=shape[0], N=shape[1], heads=(4, 2)))
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("scale", [None, 0.0, 0.5, 0.03, -0.1, -1.0, 1e-30])
+def test_scales(rng, block, scale):
+    kind = "lens" if block == 64 else "mask"
+    run_and_check(make_problem(rng, kind, block=block, heads=(4, 2), sm_scale=scale))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("heads", "tokens", "block", "selected"),
+    [((7, 7), 109632, 64, 64), ((16, 16), 16384, 128, 32), ((8, 2), 32768, 64, 200)],
+)
+def test_large(rng, heads, tokens, block, selected):
+    problem = make_problem(
+        rng, "mask", M=tokens, N=tokens, block=block, heads=heads, selected=(selected, selected)
+    )
+    plan = plan_of(problem)
+    q, k, v = inputs_of(problem)
+    out, lse = poisoned(problem)
+    run_cake_vsa(plan, q, k, v, out=out, lse=lse, return_lse=True, backend="cake")
+    assert torch.isfinite(out).all() and torch.isfinite(lse).all()
+    check(problem, out, lse, sample_rows(rng, problem, 4096))
+
+
+@pytest.mark.full
+def test_offsets_beyond_32_bits(rng):
+    """F27: 2**31 elements in each tensor; the last query block selects the last KV block."""
+    tokens, heads, head_dim = 262144, 64, 128
+    blocks = tokens // 64
+    g = torch.Generator("cuda").manual_seed(int(rng.integers(2**31)))
+    q, k, v = (
+        torch.randn((tokens, heads, head_dim), generator=g, device="cuda", dtype=torch.bfloat16)
+        for _ in range(3)
+    )
+    lists = torch.randint(0, blocks - 1, (heads, blocks, 2), generator=g, device="cuda")
+    lists[..., 1] = blocks - 1
+    from cakert import plan_cake_vsa
+
+    plan = plan_cake_vsa(
+        None, None, None, None, lists.int().contiguous(), None,
+        M=tokens, N=tokens, R=64, C=64, num_qo_heads=heads, num_kv_heads=heads,
+        head_dim=head_dim, q_data_type=torch.bfloat16, sm_scale=None, device="cuda",
+    )  # fmt: skip
+    out = torch.full_like(q, float("nan"))
+    run_cake_vsa(plan, q, k, v, out=out, lse=None, return_lse=False, backend="cake")
+    for head in (0, 31, heads - 1):
+        for row in (0, blocks // 2, blocks - 1):
+            keys = torch.cat([torch.arange(b * 64, b * 64 + 64) for b in lists[head, row].tolist()])
+            scores = q[row * 64 : row * 64 + 64, head].double() @ k[keys, head].double().T
+            want = torch.softmax(scores * head_dim**-0.5, -1) @ v[keys, head].double()
+            got = out[row * 64 : row * 64 + 64, head].double()
+            assert (got - want).abs().max() < 2**-7 * want.abs().max()
+
+
+def test_many_heads(rng):
+    """F26: heads are not on a grid axis with 65535 places."""
+    problem = make_problem(
+        rng, "q2k", M=128, N=128, heads=(65536, 1024), head_dim=64, selected=(1, 1)
+    )
+    plan = plan_of(problem)
+    q, k, v = inputs_of(problem)
+    out, lse = poisoned(problem)
+    run_cake_vsa(plan, q, k, v, out=out, lse=lse, return_lse=True, backend="cake")
+    assert torch.isfinite(out).all() and torch.isfinite(lse).all()
+    rows = np.array([0, 63, 64, 127])
+    check(problem, out, lse, rows)

@@ -1,0 +1,304 @@
+"""nvcc and ptxas: where they are, how they are called, and what their output says.
+
+The bytes of a cubin must not depend on the folder it was built in. So nvcc runs in the repository
+root with relative paths only, ptxas sees nothing but file names of fixed form, there is no
+``-lineinfo``, and ptxas assembles exactly the PTX that is shipped. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cubin_variants import Variant
+
+NVCC_FLAGS = ("-ptx", "-std=c++17", "-O3", "-I", "cuda")
+PTXAS_FLAGS = ("-v",)
+
+
+class BuildError(Exception):
+    """A build that cannot go on; the text is what the user reads."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """An nvcc and the ptxas of the same toolkit."""
+
+    nvcc: Path
+    ptxas: Path
+    release: str  # "13.0"
+    version: str  # "13.0.88"
+    build: str  # "cuda_13.0.r13.0/compiler.36424714_0"
+    origin: str  # where it was found, for people
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the manifest records; equal identities promise equal bytes."""
+        return {"release": self.release, "version": self.version, "build": self.build}
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """Resources of one kernel: bytes, and registers a thread."""
+
+    name: str
+    threads: int
+    shared_bytes: int  # dynamic
+    static_shared_bytes: int
+    registers: int
+    stack_bytes: int
+    spill_stores: int
+    spill_loads: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """One variant built for one target."""
+
+    ptx: bytes
+    cubin: bytes
+    kernels: tuple[KernelResources, ...]
+    spilling: tuple[str, ...]  # functions with a spill or a stack frame, callees included
+    warnings: tuple[str, ...]
+
+
+# --- finding a toolkit ----------------------------------------------------------------------------
+
+
+def _candidates(toolkit: Path | None) -> list[tuple[Path, Path, str]]:
+    """(nvcc, ptxas, origin) in order of preference; existing files only."""
+    if toolkit is not None:
+        folders = [(toolkit / "bin", "--toolkit")]
+    else:
+        folders = []
+        on_path = shutil.which("nvcc")
+        if on_path:
+            folders.append((Path(on_path).parent, "PATH"))
+        for variable in ("CUDA_HOME", "CUDA_PATH"):
+            if os.environ.get(variable):
+                folders.append((Path(os.environ[variable]) / "bin", variable))
+        # The wheels of the extra [cubins] unpack into one tree that looks like a toolkit.
+        for key in ("purelib", "platlib"):
+            folders.append((Path(sysconfig.get_path(key)) / "nvidia" / "cu13" / "bin", "wheels"))
+    found = []
+    for folder, origin in folders:
+        nvcc, ptxas = folder / "nvcc", folder / "ptxas"
+        if nvcc.is_file() and ptxas.is_file():
+            found.append((nvcc, ptxas, origin))
+    return found
+
+
+def parse_version(text: str) -> tuple[str, str, str]:
+    """Release, version and build from ``nvcc --version``.
+
+    Raises
+    ------
+    BuildError
+        The text has another form.
+    """
+    release = re.search(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)", text)
+    build = re.search(r"^Build (\S+)", text, re.MULTILINE)
+    if not release or not build:
+        raise BuildError(f"nvcc --version has an unknown form: {text.strip()!r}")
+    return release.group(1), release.group(2), build.group(1)
+
+
+def _run(command: list[str], cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a tool; returns what it printed (nvcc and ptxas report on both streams)."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildError(
+            f"{Path(command[0]).name} failed with status {done.returncode}\n"
+            f"  {' '.join(command)}\n{done.stdout.rstrip()}"
+        )
+    return done.stdout
+
+
+def find_toolchain(toolkit: Path | None = None) -> Toolchain | None:
+    """The first usable toolkit of: `toolkit`, PATH, CUDA_HOME, the wheels; None without one.
+
+    Raises
+    ------
+    BuildError
+        `toolkit` was given and has no ``bin/nvcc`` and ``bin/ptxas``, or nvcc does not run.
+    """
+    candidates = _candidates(toolkit)
+    if not candidates:
+        if toolkit is not None:
+            raise BuildError(f"--toolkit {toolkit}: no bin/nvcc and bin/ptxas there")
+        return None
+    nvcc, ptxas, origin = candidates[0]
+    release, version, build = parse_version(_run([str(nvcc), "--version"], Path.cwd()))
+    return Toolchain(nvcc, ptxas, release, version, build, origin)
+
+
+# --- reading PTX and ptxas output -----------------------------------------------------------------
+
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+_GEOMETRY = re.compile(
+    r"^(?:\.visible\s+)?\.(?:const|global)\s+(?:\.align\s+\d+\s+)?\.(b8|b32|u32)\s+"
+    r"([\w$]+)_geometry\[(\d+)\]\s*(?:=\s*\{([^}]*)\})?;",
+    re.MULTILINE,
+)
+
+
+def ptx_kernels(ptx: str) -> list[str]:
+    """Names of the entry points, in order of appearance."""
+    return _ENTRY.findall(ptx)
+
+
+def ptx_geometry(ptx: str) -> dict[str, tuple[int, int]]:
+    """``{kernel: (threads, dynamic shared bytes)}`` from the ``<kernel>_geometry`` constants.
+
+    The kernel source computes both once, as ``uint32_t[2]``. nvcc writes the constant as bytes or
+    words and omits trailing zeros.
+    """
+    found = {}
+    for kind, name, count, values in _GEOMETRY.findall(ptx):
+        numbers = [int(v, 0) for v in values.split(",")] if values.strip() else []
+        numbers += [0] * (int(count) - len(numbers))
+        if kind == "b8":
+            raw = bytes(numbers)
+            numbers = [int.from_bytes(raw[i : i + 4], "little") for i in range(0, len(raw), 4)]
+        if len(numbers) != 2:
+            raise BuildError(f"{name}_geometry: expected 2 words, got {len(numbers)}")
+        found[name] = (numbers[0], numbers[1])
+    return found
+
+
+def parse_ptxas(
+    text: str,
+) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int, int]], list[str]]:
+    """Read ``ptxas -v``.
+
+    Returns
+    -------
+    used
+        ``{kernel: (registers, static shared bytes)}``.
+    properties
+        ``{function: (stack bytes, spill stores, spill loads)}``, device functions included.
+    warnings
+        Lines that ptxas marked as warnings.
+    """
+    used: dict[str, tuple[int, int]] = {}
+    properties: dict[str, tuple[int, int, int]] = {}
+    warnings = []
+    entry = function = None
+    for line in text.splitlines():
+        if "warning" in line.lower():
+            warnings.append(line.strip())
+        if match := re.search(r"Compiling entry function '([^']+)'", line):
+            entry = match.group(1)
+        elif match := re.search(r"Function properties for (\S+)", line):
+            function = match.group(1).strip("'")
+        elif match := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
+        ):
+            if function is not None:
+                properties[function] = (
+                    int(match.group(1)),
+                    int(match.group(2)),
+                    int(match.group(3)),
+                )
+        elif (match := re.search(r"Used (\d+) registers", line)) and entry is not None:
+            shared = re.search(r"(\d+)(?:\+\d+)? bytes smem", line)
+            used[entry] = (int(match.group(1)), int(shared.group(1)) if shared else 0)
+            entry = None
+    return used, properties, warnings
+
+
+# --- building -------------------------------------------------------------------------------------
+
+
+def nvcc_command(toolchain: Toolchain, variant: Variant, target: str, output: Path) -> list[str]:
+    """The command that turns a variant into PTX, to be run in the repository root."""
+    defines = [f"-D{define}" for define in variant.defines]
+    return [
+        str(toolchain.nvcc),
+        *NVCC_FLAGS,
+        f"-arch={target}",
+        *defines,
+        "-o",
+        str(output),
+        variant.source,
+    ]
+
+
+def build_variant(toolchain: Toolchain, root: Path, variant: Variant, target: str) -> Built:
+    """Build one variant for one target.
+
+    Parameters
+    ----------
+    root
+        Repository root: ``variant.source`` and the include folder ``cuda`` are relative to it.
+
+    Raises
+    ------
+    BuildError
+        A tool failed, or the PTX does not hold exactly the kernels that the table names, each
+        with its geometry constant.
+    """
+    if target not in variant.targets:
+        raise BuildError(f"{variant.stem} is not written for {target}, only for {variant.targets}")
+    if not (root / variant.source).is_file():
+        raise BuildError(f"{variant.stem}: no source {variant.source} in {root}")
+    with tempfile.TemporaryDirectory(prefix="cakert-cubin-") as folder:
+        work = Path(folder)
+        # nvcc names its intermediate files after the process, so give each build its own folder.
+        env = {**os.environ, "TMPDIR": folder}
+        name = f"{variant.stem}.{target}"
+        said = _run(
+            nvcc_command(toolchain, variant, target, work / f"{name}.ptx"), cwd=root, env=env
+        )
+        warnings = [line.strip() for line in said.splitlines() if "warning" in line.lower()]
+        ptx = (work / f"{name}.ptx").read_bytes()
+        report = _run(
+            [
+                str(toolchain.ptxas),
+                f"-arch={target}",
+                *PTXAS_FLAGS,
+                "-o",
+                f"{name}.cubin",
+                f"{name}.ptx",
+            ],
+            cwd=work,
+            env=env,
+        )
+        cubin = (work / f"{name}.cubin").read_bytes()
+
+    text = ptx.decode("utf-8")
+    if str(root) in text:
+        raise BuildError(f"{name}: the PTX names the folder {root}; its bytes would depend on it")
+    expected = sorted(kernel.name for kernel in variant.kernels)
+    if sorted(ptx_kernels(text)) != expected:
+        raise BuildError(f"{name}: expected the kernels {expected}, got {ptx_kernels(text)}")
+    geometry = ptx_geometry(text)
+    used, properties, ptxas_warnings = parse_ptxas(report)
+    resources = []
+    for kernel in expected:
+        if kernel not in geometry:
+            raise BuildError(f"{name}: the PTX has no constant {kernel}_geometry (threads, bytes)")
+        if kernel not in used or kernel not in properties:
+            raise BuildError(f"{name}: ptxas reported no resources for {kernel}:\n{report}")
+        threads, shared = geometry[kernel]
+        if not (1 <= threads <= 1024):
+            raise BuildError(f"{name}: {kernel}_geometry has {threads} threads, not 1 to 1024")
+        resources.append(KernelResources(kernel, threads, shared, used[kernel][1], used[kernel][0],
+                                         *properties[kernel]))  # fmt: skip
+    spilling = tuple(sorted(name for name, numbers in properties.items() if any(numbers)))
+    return Built(ptx, cubin, tuple(resources), spilling, tuple(warnings + ptxas_warnings))

@@ -1,0 +1,77 @@
+"""What is built: the kernel families, their variants and targets, as data.
+
+A variant is one source with one set of macros; it gives one PTX and one cubin for each target.
+Standard library only: `build_cubins.py --check --quick` runs on a bare interpreter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PORTABLE_TARGETS = ("sm_90", "sm_100a", "sm_103a")
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel of a variant and what it computes; None where a property does not apply."""
+
+    name: str
+    R: int | None = None
+    D: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One source file with one set of macros.
+
+    Attributes
+    ----------
+    family
+        Group that routes choose by ("portable").
+    stem
+        File name before ``.<target>.cubin``.
+    source
+        Path below the repository root, with forward slashes.
+    defines
+        Macros as ``NAME=VALUE``, given to nvcc in this order.
+    targets
+        Exactly the architectures that this source is written for: a kernel is never built for
+        another one, where it would be an empty stub or would not assemble.
+    kernels
+        The entry points that the PTX must hold, no more and no fewer.
+    """
+
+    family: str
+    stem: str
+    source: str
+    defines: tuple[str, ...]
+    targets: tuple[str, ...]
+    kernels: tuple[KernelSpec, ...]
+
+
+def _portable() -> list[Variant]:
+    variants = []
+    for block in (64, 128):
+        for head_dim in (64, 96, 128):
+            for dtype, is_bf16 in (("fp16", 0), ("bf16", 1)):
+                suffix = f"r{block}_d{head_dim}_{dtype}"
+                kernel = KernelSpec(f"cake_vsa_portable_{suffix}", block, head_dim, dtype)
+                variants.append(
+                    Variant(
+                        family="portable",
+                        stem=f"vsa_portable_{suffix}",
+                        source="cuda/vsa_portable.cu",
+                        defines=(
+                            f"CAKE_BLOCK={block}",
+                            f"CAKE_HEAD_DIM={head_dim}",
+                            f"CAKE_BF16={is_bf16}",
+                        ),
+                        targets=PORTABLE_TARGETS,
+                        kernels=(kernel,),
+                    )
+                )
+    return variants
+
+
+VARIANTS: tuple[Variant, ...] = tuple(_portable())

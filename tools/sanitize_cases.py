@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""A small set of runs for compute-sanitizer: every kernel once, each kind of pattern, odd inputs.
+
+    compute-sanitizer --tool racecheck tools/sanitize_cases.py
+
+Inputs and outputs are DeviceArrays, so that no framework's kernels run under the checker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from helpers.problems import KINDS, VsaProblem, compare, make_problem, plain
+
+import cakert
+
+
+def run(problem: VsaProblem) -> None:
+    pattern = {
+        name: cakert.DeviceArray.from_numpy(array)
+        if array is not None and name.startswith("q2k")
+        else array
+        for name, array in problem.pattern.items()
+    }
+    plan = cakert.plan_cake_vsa(**pattern, **problem.scalars, device=0)
+    q, k, v = (cakert.DeviceArray.from_numpy(a) for a in (problem.q, problem.k, problem.v))
+    out, _ = cakert.run_cake_vsa(
+        plan, q, k, v, out=None, lse=None, return_lse=True, backend="cake"
+    )
+    ref, _ = cakert.reference.attention(
+        problem.q, problem.k, problem.v, problem.mask,
+        sm_scale=problem.sm_scale, block=problem.block, kv_block_lens=problem.lens,
+    )  # fmt: skip
+    result = compare(out.numpy(), ref, plain(problem))
+    print(plan["route"], problem.kind, result, flush=True)
+    assert result.passed
+
+
+def main() -> None:
+    rng = np.random.default_rng()
+    kinds = itertools.cycle(KINDS)
+    for block, head_dim, dtype in itertools.product(
+        (64, 128), (64, 96, 128), ("float16", "bfloat16")
+    ):
+        kind = next(kinds) if block == 64 else ("mask", "kv_mask", "bsr")[rng.integers(3)]
+        scale = (None, 0.0, -0.3)[rng.integers(3)]
+        run(
+            make_problem(
+                rng, kind, M=2 * block, N=4 * block, block=block, heads=(2, 1),
+                head_dim=head_dim, dtype=dtype, sm_scale=scale, poison=True,
+            )
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
