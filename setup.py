@@ -78,7 +78,7 @@ PACKAGES = ["cakert", "cakert.cli", "cakert.cubins", "cakert.runtime"]
 PACKAGE_DATA = {
     "cakert": ["py.typed", "*.pyi", "*.pxd", "*.pyx"],
     "cakert.cubins": ["*.cubin", "*.ptx.xz", "manifest.json"],
-    "cakert.runtime": ["*.pyi", "*.pxd", "*.pyx", "*.h"],
+    "cakert.runtime": ["*.pyi", "*.pxd", "*.pxi", "*.pyx", "*.h"],
 }
 
 setup(

@@ -7,6 +7,7 @@ current stream of the tensor's framework; they synchronise and belong to plan, n
 
 from __future__ import annotations
 
+import operator
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -200,8 +201,9 @@ def from_numpy(a: Array, *, like: Tensor) -> Tensor:
 def as_bool(x: Tensor) -> Tensor:
     """A new tensor ``x != 0`` of ``x``'s framework, where ``x`` is."""
     if framework_of(x) in ("cakert", "other"):
-        return from_numpy(to_numpy(x) != 0, like=x)
-    return x != 0
+        return from_numpy(operator.ne(to_numpy(x), False), like=x)
+    # False and not 0: against an int, a bool tensor would first be widened to int64.
+    return operator.ne(x, False)
 
 
 def overwrite(target: Tensor, a: Array) -> Tensor:

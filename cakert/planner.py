@@ -191,8 +191,7 @@ def from_bsr(
 
     packed = indices.astype(_index_dtype(kv_blocks))
     rises = packed[1:] > packed[:-1]
-    starts = indptr[1:-1]
-    rises[starts[(starts > 0) & (starts < nnz)] - 1] = True
+    rises[indptr[1:-1] - 1] = True  # between two rows; no row is empty by now
     if not rises.all():
         key = np.repeat(np.arange(q_blocks, dtype=np.int64) * kv_blocks, counts)
         key += packed

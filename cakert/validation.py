@@ -36,6 +36,8 @@ HEAD_DIMS = (64, 96, 128)
 DTYPES = ("float16", "bfloat16")
 # One thread block a row on grid x, and 32-bit token numbers in cuda/vsa_params.h.
 MAX_ROWS = MAX_TOKENS = 2**31 - 1
+# The kernels reach the rows of a tile with 32-bit offsets: 32 rows of heads x 192 bytes.
+MAX_HEADS = 2**19
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ def check_scalars(
         raise ValueError(
             f"num_qo_heads must be a multiple of num_kv_heads, got {qo_heads} and {kv_heads}"
         )
+    if qo_heads > MAX_HEADS:
+        raise ValueError(f"num_qo_heads must be at most {MAX_HEADS}, got {qo_heads}")
     rows = qo_heads * (tokens["M"] // block)
     if rows > MAX_ROWS:
         raise ValueError(

@@ -43,7 +43,29 @@ class CakeVsaPlan(dict[str, Any]):
     """What :func:`plan_cake_vsa` returns: a dict to read, and the launch that it describes.
 
     Changing a key has no effect on a run. A plan owns device memory and is bound to its process:
-    it cannot be copied or pickled.
+    it cannot be copied or pickled. Arrays are tensors of the framework of the pattern that was
+    given, where that was.
+
+    Keys
+    ----
+    M, N, R, C, num_qo_heads, num_kv_heads, head_dim, dtype, sm_scale
+        As given; ``mb`` and ``nb`` are M // R and N // C.
+    block_mask
+        The mask as bool, a copy; None for BSR and q2k.
+    row_counts
+        int32 (num_qo_heads, mb): selected blocks of each row. The one key that update writes.
+    max_selected_blocks, uniform_selected_blocks
+        The longest row (int); whether all are equally long (bool).
+    indptr, indices
+        int32: the pattern as sorted BSR, where all query heads share one; otherwise None.
+    q2k_indices, q2k_num
+        The caller's objects; ``q2k_num`` full of topk where None was given.
+    kv_block_lens
+        int32 (nb,), a copy; None where none was given.
+    route
+        Name of the kernel that runs.
+    workspace
+        Device memory of the plan by name, for inspection.
     """
 
     __slots__ = ("__weakref__", "_call", "_fault", "_held")
@@ -85,7 +107,8 @@ def plan_cake_vsa(
     ----------
     indptr, indices
         BSR pattern of all heads, (MB + 1,) and (nnz,), int32 or int64, on the CPU or the plan's
-        device. Unsorted rows and repeated columns are put in order.
+        device. Unsorted rows and repeated columns are put in order. Beside a ``block_mask``
+        their shapes and types are still checked, their values are not read.
     block_mask
         (num_qo_heads, MB, NB) or (num_kv_heads, MB, NB), bool or uint8 (read as ``!= 0``), on
         the CPU or the plan's device, any strides.
@@ -116,7 +139,7 @@ def plan_cake_vsa(
 
     Returns
     -------
-    A :class:`CakeVsaPlan`, see docs/contract.md for its keys.
+    A :class:`CakeVsaPlan`, which lists its keys.
 
     Raises
     ------

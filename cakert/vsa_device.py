@@ -38,6 +38,12 @@ Tensor: TypeAlias = Any
 # What the toolkit of the shipped cubins asks of the driver (1000 * major + 10 * minor).
 _MINIMUM_CUDA = 13000
 
+# Kernels index the entries of all row lists with 32 bits (cuda/vsa_rows.cuh).
+_MAX_ENTRIES = 2**32 - 1
+
+# Frameworks whose captures only the driver knows of; torch and CuPy are asked themselves.
+_FOREIGN = ("cakert", "other")
+
 _load_lock = threading.Lock()
 _libraries: dict[str, Any] = {}
 _kernels: dict[tuple[str, str], Any] = {}
@@ -103,13 +109,11 @@ def wake_driver(tensors: Iterable[Tensor | None]) -> None:
 
     Whether such a tensor's owner captures can be asked of nobody else.
     """
-    for tensor in tensors:
-        if tensor is not None and arrays.framework_of(tensor) in ("cakert", "other"):
-            if arrays.device_of(tensor)[0] == "cuda":
-                from cakert.runtime import driver
+    foreign = [t for t in tensors if t is not None and arrays.framework_of(t) in _FOREIGN]
+    if any(arrays.device_of(tensor)[0] == "cuda" for tensor in foreign):
+        from cakert.runtime import driver
 
-                driver.device_count()
-                return
+        driver.device_count()
 
 
 def open_device(problem: Problem, index: int) -> tuple[routes.Route, Any]:
@@ -180,10 +184,21 @@ def upload(
     device: int,
     stream: int,
 ) -> dict[str, Any]:
-    """Allocate a plan's device memory and start filling it: workspaces by name."""
+    """Allocate a plan's device memory and start filling it: workspaces by name.
+
+    Raises
+    ------
+    ValueError
+        The lists would have more entries than the kernels' 32-bit index reaches.
+    """
     from cakert.runtime.memory import Workspace
 
     rows = problem.num_qo_heads * problem.q_blocks
+    if rows * pattern.capacity > _MAX_ENTRIES:
+        raise ValueError(
+            "num_qo_heads * (M // R) * (N // C, or topk of q2k_indices) must be at most "
+            f"{_MAX_ENTRIES}, got {rows * pattern.capacity}"
+        )
     pitch = pattern.capacity * pattern.index_bytes
     sizes = {"row_blocks": rows * pitch, "row_counts": rows * 4, "tile_order": rows * 4}
     if lens is not None:

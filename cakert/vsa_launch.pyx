@@ -104,10 +104,11 @@ cdef class VsaCall:
         uint32_t row_stride, uint32_t index_bytes, uint32_t grid, uint32_t threads,
         uint32_t shared_bytes, tuple keep_alive,
     ):
-        if len(kernel.param_layout) != 1 or kernel.param_layout[0][1] != sizeof(CakeVsaParams):
+        cdef tuple layout = kernel.layout_on(device)
+        if len(layout) != 1 or layout[0][1] != sizeof(CakeVsaParams):
             raise ValueError(
                 f"{kernel.name} must take one CakeVsaParams of {sizeof(CakeVsaParams)} bytes; its "
-                f"parameters (offset, size) are {kernel.param_layout}"
+                f"parameters (offset, size) are {layout}"
             )
         self.kernel = kernel
         self.device = device
@@ -174,7 +175,9 @@ cdef class VsaCall:
             resolve_stream(stream, q, self.device, &config.hStream)
             self.view_inputs(q, k, v, config.hStream, views)
             if lse is not None and not return_lse:
-                raise ValueError("lse was given without return_lse: pass return_lse=True or lse=None")
+                raise ValueError(
+                    "lse was given without return_lse: pass return_lse=True or lse=None"
+                )
             if out is None:
                 out = arrays.empty(like=q, shape=self.shape(OUT), dtype=self.dtype)
             if return_lse and lse is None:
@@ -287,7 +290,9 @@ cdef class VsaCall:
         return 0
 
 
-cdef void set_addresses(CakeVsaParams* params, const TensorView* views, bint with_lse) noexcept nogil:
+cdef void set_addresses(
+    CakeVsaParams* params, const TensorView* views, bint with_lse
+) noexcept nogil:
     params.q = views[Q].data
     params.k = views[K].data
     params.v = views[V].data

@@ -24,20 +24,23 @@ struct PortableTraits {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kBf16 = kBf16_;
 
+  // The assembler spills in other places for sm_100 and sm_103; what is chosen by kBlackwell below
+  // is tuned on sm_90 and merely free of spills on the others.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  static constexpr bool kBlackwell = true;
+#else
+  static constexpr bool kBlackwell = false;
+#endif
+
   // Warps
   static constexpr int kMTiles = kBlock == 64 ? 1 : 2;
   static constexpr int kWarpRows = 16 * kMTiles;
   static constexpr int kThreads = 32 * (kBlock / kWarpRows);
-  static constexpr int kMinCtas = kBlock == 64 ? 3 : 2;
+  static constexpr int kMinCtas = kBlock == 128 ? 2 : kHeadDim == 64 && !kBlackwell ? 4 : 3;
   static constexpr bool kQueryInRegisters = kBlock == 64;
 
-  // Keys: a pipeline stage holds kKeyTile of them, softmax works on kStep at a time. A whole tile a
-  // step is fastest on sm_90; the assembler for sm_100 and sm_103 then spills at head_dim 128.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  static constexpr bool kSmallSteps = kHeadDim == 128;
-#else
-  static constexpr bool kSmallSteps = false;
-#endif
+  // Keys: a pipeline stage holds kKeyTile of them, softmax works on kStep at a time.
+  static constexpr bool kSmallSteps = kBlackwell && kHeadDim == 128;
   static constexpr int kKeyTile = 64;
   static constexpr int kTilesPerBlock = kBlock / kKeyTile;
   static constexpr int kStep = kSmallSteps ? 32 : 64;
@@ -50,7 +53,10 @@ struct PortableTraits {
   static constexpr int kStageBytes = 2 * kTileBytes;  // K, then V
   static constexpr int kQueryOffset = (kStages - (kQueryInRegisters ? 1 : 0)) * kStageBytes;
   static constexpr int kFeedOffset = kStages * kStageBytes + (kQueryInRegisters ? 0 : kQueryBytes);
-  static constexpr int kSharedBytes = kFeedOffset + kThreads * 16;
+  // A thread's Feed waits in shared memory between tiles where the loop would spill otherwise.
+  static constexpr bool kParkFeed = kHeadDim == 128;
+  static constexpr int kFeedBytes = 16;
+  static constexpr int kSharedBytes = kFeedOffset + (kParkFeed ? kThreads * kFeedBytes : 0);
 
   static_assert(kKeyTile % kStep == 0 && kStep % 16 == 0, "mma steps are 16 keys deep");
   static_assert(!kQueryInRegisters || kQueryBytes <= kStageBytes, "Q fits the borrowed stage");
@@ -64,11 +70,15 @@ struct Portable {
   using Layout = TileLayout<T::kHeadDim>;
   using Loader = TileLoader<T::kKeyTile, T::kHeadDim, T::kThreads>;
   using QueryLoader = TileLoader<T::kBlock, T::kHeadDim, T::kThreads>;
+
+  // What a thread needs once a tile.
   struct __align__(16) Feed {
-    Loader loader;
-    uint32_t row;
-    uint32_t lane_keys;
+    Loader loader;       // of K and V tiles
+    uint32_t row;        // whose list is walked
+    uint32_t lane_keys;  // the lane's ldmatrix offset in a K tile
   };
+  static_assert(sizeof(Feed) == T::kFeedBytes, "shared memory is sized by the traits");
+
   using Accumulator = float[T::kMTiles][kDTiles][4];
 
   // Q in shared memory times sign(scale), or zeros for scale 0, so that the softmax may assume a
@@ -247,12 +257,12 @@ struct Portable {
     }
 
     // Tiles are loaded kStages - 1 ahead of the loop, list entries one load ahead of their use.
-    // What a thread needs only to load waits in shared memory: the loop has no registers to hold it.
-    Feed *const my_feed = reinterpret_cast<Feed *>(shared + T::kFeedOffset) + thread;
-    *my_feed = {Loader::of_thread(thread, p.num_kv_heads * Layout::kPitch,
-                                  id.head / (p.num_qo_heads / p.num_kv_heads) * Layout::kPitch),
-                id.row, Layout::lane_offset_chunks_first(lane)};
     const uint32_t kv_bytes = p.num_kv_heads * Layout::kPitch;
+    Feed feed = {Loader::of_thread(thread, kv_bytes,
+                                   id.head / (p.num_qo_heads / p.num_kv_heads) * Layout::kPitch),
+                 id.row, Layout::lane_offset_chunks_first(lane)};
+    Feed *const parked = reinterpret_cast<Feed *>(shared + T::kFeedOffset) + thread;
+    if constexpr (T::kParkFeed) *parked = feed;
     const int tiles = row_count(p, id.row) * T::kTilesPerBlock;
     uint32_t block = tiles > 0 ? row_block(p, id.row, 0) : 0;
     int valid[T::kStages];  // keys of the tiles in flight, oldest first
@@ -260,7 +270,6 @@ struct Portable {
     auto load = [&](int tile, uint32_t stage) {
       int keys = 0;
       if (tile < tiles) {
-        const Feed feed = *my_feed;
         const int sub = tile % T::kTilesPerBlock;
         const int tokens = block_tokens<T::kBlock>(p, block);
         keys = min(max(tokens - sub * T::kKeyTile, 0), T::kKeyTile);
@@ -302,6 +311,7 @@ struct Portable {
 
     uint32_t stage = stages;
     for (int tile = 0; tile < tiles; ++tile) {
+      if constexpr (T::kParkFeed) feed = *parked;
       ptx::cp_async_wait<T::kStages - 2>();
       __syncthreads();  // the tile is there, and every warp has left the stage that is filled next
       const uint32_t filled = stage == stages ? stages + (T::kStages - 1) * T::kStageBytes
@@ -311,7 +321,8 @@ struct Portable {
 #pragma unroll
       for (int step = 0; step < T::kKeyTile; step += T::kStep) {
         float s[T::kMTiles][kSTiles][4];
-        multiply_keys(s, query, stage + my_feed->lane_keys + step * Layout::kPitch);
+        const uint32_t lane_keys = T::kParkFeed ? parked->lane_keys : feed.lane_keys;
+        multiply_keys(s, query, stage + lane_keys + step * Layout::kPitch);
         if (valid[0] < step + T::kStep) mask_keys(s, lane, valid[0] - step);
         state.step(s, scale_log2, [&](int m, int half, float factor) {
 #pragma unroll

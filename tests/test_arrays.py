@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import fake_cupy
+from helpers import fake_cupy, fake_jax
 
 from cakert import arrays
 
@@ -119,40 +118,11 @@ def test_cupy(monkeypatch):
     assert np.array_equal(arrays.as_bool(x).hidden, a[:, ::2] != 0)
 
 
-class JaxArray:
-    """As much of `jax.Array` as the package may use: immutable, one or more devices."""
-
-    def __init__(self, values, *devices):
-        self.hidden = values
-        self.shape, self.dtype = values.shape, values.dtype
-        self._devices = set(devices)
-
-    def devices(self):
-        return self._devices
-
-    def __array__(self, dtype=None, copy=None):
-        values = self.hidden.copy()
-        values.flags.writeable = False
-        return values
-
-    def __ne__(self, other):
-        return JaxArray(self.hidden != other, *self._devices)
-
-    __hash__ = None
-
-
 def test_jax(monkeypatch):
-    jax = ModuleType("jax")
-    jax.Array = JaxArray
-    jax.device_put = lambda a, device: JaxArray(a.copy(), device)
-    monkeypatch.setitem(sys.modules, "jax", jax)
-
-    class Device(SimpleNamespace):
-        __hash__ = object.__hash__
-
-    gpu = Device(platform="gpu", id=9, local_hardware_id=1)
+    fake_jax.install(monkeypatch)
+    gpu, cpu = fake_jax.Device("gpu", 9, local_hardware_id=1), fake_jax.Device("cpu", 0)
     a = random_array("bfloat16")
-    x = JaxArray(a, gpu)
+    x = fake_jax.Array(a, gpu)
     info = arrays.inspect(x)
     assert info == arrays.ArrayInfo("jax", ("cuda", 1), "bfloat16", (3, 4, 5), (20, 5, 1))
     assert info.contiguous
@@ -162,9 +132,9 @@ def test_jax(monkeypatch):
     replaced = arrays.overwrite(made, a + a)
     assert replaced is not made, "JAX arrays are immutable"
     assert np.array_equal(replaced.hidden, a + a)
-    cpu = Device(platform="cpu", id=0)
-    assert arrays.device_of(JaxArray(a, cpu)) == ("cpu", 0)
-    assert arrays.device_of(JaxArray(a, gpu, cpu))[0] == "jax array over 2 devices"
+    assert arrays.device_of(fake_jax.Array(a, cpu)) == ("cpu", 0)
+    assert arrays.device_of(fake_jax.Array(a, fake_jax.Device("cuda", 3))) == ("cuda", 3)
+    assert arrays.device_of(fake_jax.Array(a, gpu, cpu))[0] == "jax array over 2 devices"
 
 
 @pytest.mark.parametrize(

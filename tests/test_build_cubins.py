@@ -19,6 +19,8 @@ import pytest
 from cubin_toolchain import BuildError, find_toolchain, parse_ptxas, parse_version, ptx_geometry
 from cubin_variants import VARIANTS, KernelSpec, Variant
 
+from cakert.cubins import CubinStore, store
+
 SOURCE = """
 #include <stdint.h>
 #include "scale.cuh"
@@ -165,7 +167,8 @@ def quick_check(script: Path, *arguments: str) -> subprocess.CompletedProcess[st
 
 def test_what_is_committed_comes_from_what_is_committed(project):
     start = time.perf_counter()
-    done = quick_check(project / "tools" / "build_cubins.py")
+    folder = str(store().root)
+    done = quick_check(project / "tools" / "build_cubins.py", "--out", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert time.perf_counter() - start < 5
     assert not any(word in done.stdout for word in ("stale", "mismatch", "error"))
@@ -173,7 +176,8 @@ def test_what_is_committed_comes_from_what_is_committed(project):
 
 @pytest.mark.full
 def test_committed_cubins_are_rebuilt_byte_for_byte(project, toolchain, capsys):
-    assert build_cubins.main(["--check", "--root", str(project)]) == 0
+    folder = str(store().root)
+    assert build_cubins.main(["--check", "--root", str(project), "--out", folder]) == 0
     assert "identical bytes" in capsys.readouterr().out
 
 
@@ -221,8 +225,6 @@ def test_build_writes_cubins_ptx_and_manifest(toolchain, root, capsys):
 
 
 def test_store_reads_what_the_tool_writes(toolchain, root):
-    from cakert.cubins import CubinStore
-
     cubins = CubinStore(build(toolchain, root, [toy()]))
     for capability, target in (((9, 0), "sm_90"), ((10, 0), "sm_100a")):
         entry = cubins.find("toy", capability)

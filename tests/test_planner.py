@@ -171,6 +171,17 @@ def test_rows_of_very_different_length():  # F7
         assert pattern.tile_order[8] == 8 + 3
 
 
+def test_order_of_equally_long_rows():
+    # Long enough for numpy to use the sort that was asked for.
+    rng = np.random.default_rng()
+    counts = rng.integers(1, 4, (3, 500))
+    mask = np.arange(7) < counts[..., None]
+    pattern = planner.from_mask(mask, num_qo_heads=3, faults=strict())
+    check_invariants(pattern, 3, 500, 7)
+    uniform = planner.from_mask(mask[..., :1], num_qo_heads=3, faults=strict())
+    assert np.array_equal(uniform.tile_order, np.arange(1500))
+
+
 def test_eighty_blocks_in_one_row():  # F24
     rng = np.random.default_rng()
     mask = rng.random((1, 80, 80)) < 0.05

@@ -63,6 +63,7 @@ def test_good_scalars():
         ({"N": 3 * 64 + 23}, "N must be a positive multiple of C = 64, got 215"),  # F11
         ({"M": 192, "R": 128, "C": 128}, "M must be a positive multiple of R = 128, got 192"),
         ({"N": 2**31}, "N must be at most 2147483647, got 2147483648"),
+        ({"num_qo_heads": 2**19 + 4}, "num_qo_heads must be at most 524288, got 524292"),
         ({"M": [256]}, r"M must be an integer, got \[256\]"),
         ({"num_qo_heads": 0}, "num_qo_heads must be positive, got 0"),
         ({"num_kv_heads": -1}, "num_kv_heads must be positive, got -1"),
@@ -118,6 +119,10 @@ def test_dtype_forms(name):
     scalar = getattr(ml_dtypes if name == "bfloat16" else np, name)
     for form in (name, scalar, np.dtype(scalar)):
         assert validation.parse_dtype(form) == name
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_torch_dtypes(name):
     torch = pytest.importorskip("torch")
     assert validation.parse_dtype(getattr(torch, name)) == name
 

@@ -48,12 +48,12 @@ def progress(total: int) -> Iterator[Report]:
             pass
         else:
             with Progress(
-                "[progress.description]{task.description}",
+                "building",
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
             ) as bar:
-                task = bar.add_task("building", total=total)
+                task = bar.add_task("", total=total)
 
                 def advance(line: str) -> None:
                     bar.console.print(line, markup=False, highlight=False)

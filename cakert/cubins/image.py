@@ -107,12 +107,12 @@ def check_image(data: bytes, name: str) -> None:
     if machine != _EM_CUDA:
         raise _fail(name, f"expected machine {_EM_CUDA} (CUDA), got {machine}")
     for what, size, expected, count in (
-        ("ELF header", ehsize, _HEADER.size, 1),
-        ("section header", shentsize, _SECTION.size, shnum),
-        ("program header", phentsize, _SEGMENT.size, phnum),
+        ("an ELF header", ehsize, _HEADER.size, 1),
+        ("a section header", shentsize, _SECTION.size, shnum),
+        ("a program header", phentsize, _SEGMENT.size, phnum),
     ):
         if count and size != expected:
-            raise _fail(name, f"expected a {what} of {expected} bytes, got {size}")
+            raise _fail(name, f"expected {what} of {expected} bytes, got {size}")
     if shnum == 0:
         raise _fail(name, "it has no sections")
     _check_range(data, name, "section table", shoff, shnum * _SECTION.size)

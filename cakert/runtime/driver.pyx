@@ -297,13 +297,16 @@ def is_capturing(size_t stream):
         Also True for the legacy default stream while a capture of another stream forbids its use.
     """
     cdef cu.CUstreamCaptureStatus capture = cu.CU_STREAM_CAPTURE_STATUS_NONE
+    cdef cu.CUcontext context = NULL
     cdef cu.CUresult status
     ensure_init()
+    if stream <= 2:
+        check(cu.cuCtxGetCurrent(&context), "cuCtxGetCurrent")
+        if context == NULL:
+            return False  # a default stream of no context: nothing can be captured there
     status = cu.cuStreamIsCapturing(<cu.CUstream>stream, &capture)
     if status == cu.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
         return True
-    if status == cu.CUDA_ERROR_INVALID_CONTEXT and stream <= 2:
-        return False  # a default stream of no context: nothing can be captured there
     check(status, "cuStreamIsCapturing")
     return capture != cu.CU_STREAM_CAPTURE_STATUS_NONE
 

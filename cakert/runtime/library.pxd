@@ -14,9 +14,10 @@ cdef class Kernel:
     cdef cu.CUkernel handle
     cdef readonly Library library    # keeps the image loaded
     cdef readonly str name
-    cdef readonly tuple param_layout  # ((offset, size), ...) in bytes, as the driver reports it
+    cdef tuple layout                # ((offset, size), ...) of the parameters, None until asked
     cdef dict loaded                 # device -> dynamic shared memory that was opted in, bytes
     cdef object __weakref__
 
     cdef int ensure_loaded(self, int device, int shared_bytes, bint large_cluster) except -1
     cdef int attribute(self, int device, cu.CUfunction_attribute which) except? -1
+    cdef tuple layout_on(self, int device)

@@ -238,8 +238,6 @@ def test_device_arrays(rng):
     problem = make_problem(rng, "mask", M=256, N=256)
     want = run(plan_of(problem), *inputs_of(problem))
     tensors = [cakert.DeviceArray.from_numpy(a) for a in (problem.q, problem.k, problem.v)]
-    plan = plan_cake_vsa(
-        None, None, problem.mask, None, None, None, **problem.scalars, device=0
-    )
+    plan = plan_cake_vsa(None, None, problem.mask, None, None, None, **problem.scalars, device=0)
     out = run(plan, *tensors)
     assert np.array_equal(out.numpy().view(np.int16), want.view(torch.int16).cpu().numpy())

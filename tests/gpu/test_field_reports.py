@@ -190,7 +190,13 @@ def test_f19_masks_of_any_place_and_type_are_the_same(rng):
     host = torch.from_numpy(problem.mask)
     outs = [
         run(plan_mask(mask, block=128), *tensors, return_lse=False)
-        for mask in (host.cuda(), host, host.to(torch.uint8), host.to(torch.uint8).cuda(), host.numpy())
+        for mask in (
+            host.cuda(),
+            host,
+            host.to(torch.uint8),
+            host.to(torch.uint8).cuda(),
+            host.numpy(),
+        )
     ]
     for out in outs[1:]:
         assert torch.equal(out, outs[0])

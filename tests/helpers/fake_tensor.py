@@ -8,6 +8,7 @@ and read back. A producer records what it was asked and counts exports and relea
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -290,12 +291,9 @@ class FakeCai:
         reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
         low = array.__array_interface__["data"][0] + sum(min(0, r) for r in reach)
         nbytes = sum(map(abs, reach)) + array.itemsize
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._base = ctypes.c_void_p(low)
-        self._driver.stub_lend(self._base, ctypes.c_size_t(nbytes), device)
-
-    def __del__(self) -> None:
-        self._driver.stub_take_back(self._base)
+        stub, base = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(low)
+        stub.stub_lend(base, ctypes.c_size_t(nbytes), device)
+        weakref.finalize(self, stub.stub_take_back, base)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
-from cakert.runtime.arguments import pack
 from helpers.fake_tensor import FakeCuda
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cakert.runtime.arguments import pack
 
 rng = np.random.default_rng()
 
@@ -131,7 +132,7 @@ def test_tensors_give_their_address(versioned):
     assert one(lent, 8) == struct.pack("<Q", array.ctypes.data)
     assert one(array[1:], 8) == struct.pack("<Q", array.ctypes.data + 32)
     assert lent.exports == lent.releases == 1
-    with pytest.raises(ValueError, match="argument 0 must have 4 bytes.*8 of an address"):
+    with pytest.raises(ValueError, match=r"argument 0 must have 4 bytes.*8 of an address"):
         one(lent, 4)
 
 

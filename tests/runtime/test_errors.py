@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from cakert.errors import STATUS_TABLE, CubinError, CudaError
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+
 from cakert.runtime import tensor
 
 rng = np.random.default_rng()

@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+
 from cakert.errors import CubinError
 from cakert.runtime.image import check_image, check_sha256
 from cakert.runtime.library import Library
@@ -95,7 +96,7 @@ def test_the_hash_is_compared_before_anything_is_loaded():
 
 
 def test_what_is_neither_path_nor_bytes():
-    with pytest.raises(TypeError, match="path_or_bytes must be .*int"):
+    with pytest.raises(TypeError, match=r"path_or_bytes must be .*int"):
         Library(5)
     with pytest.raises(FileNotFoundError):
         Library("/nowhere/at/all.cubin")

@@ -159,8 +159,10 @@ def test_a_device_array_round_trip(dtype):
         d.copy_from(x[1::2])
         assert np.array_equal(d.numpy(), x[1::2])
         info = tensor.describe(d)
-        report([list(d.shape), d.dtype.name, d.nbytes, d.device, d.stream, info.pointer == d.pointer,
-                info.dtype, list(info.strides), info.device_type, info.framework, len(d)])
+        report([list(d.shape), d.dtype.name, d.nbytes, d.device, d.stream,
+                info.pointer == d.pointer, info.dtype, list(info.strides),
+                info.device_type, info.framework, len(d)])
+        del d
         """
     )
     shape, name, nbytes, device, stream, same, seen, strides, kind, framework, length = (

@@ -15,7 +15,7 @@ ROOT = Path(cakert.runtime.__file__).resolve().parents[2]
 
 def run(script: str, tmp_path: Path) -> list[str]:
     """Run a script where the driver cannot be opened, on a machine with a GPU too."""
-    # An empty file of the driver's name, found first: the loader refuses it as it would refuse none.
+    # An empty file of the driver's name is found first, and the loader refuses it.
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -98,13 +98,13 @@ def test_a_child_forked_before_the_first_use_is_an_ordinary_process(tmp_path):
         import os
         from cakert.runtime import driver
         pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
         try:
             driver.device_count()
         except RuntimeError as error:
             print(type(error).__name__, flush=True)
-        if pid:
-            os.waitpid(pid, 0)
-        else:
+        if pid == 0:
             os._exit(0)
         """,
         tmp_path,

@@ -9,6 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+
 from cakert.runtime import tensor
 
 torch = pytest.importorskip("torch")
@@ -20,7 +21,7 @@ DTYPES = [
 
 
 class Capsules:
-    """A torch tensor whose type offers capsules only, as torch did before the exchange interface."""
+    """A torch tensor whose type offers capsules only, as in torch before 2.10."""
 
     def __init__(self, tensor):
         self.tensor = tensor
@@ -40,9 +41,7 @@ def check(info, expected):
     assert info.pointer == expected.data_ptr()
     assert info.shape == tuple(expected.shape)
     assert info.dtype == str(expected.dtype).removeprefix("torch.")
-    for extent, ours, theirs in zip(
-        expected.shape, info.strides, expected.stride(), strict=True
-    ):
+    for extent, ours, theirs in zip(expected.shape, info.strides, expected.stride(), strict=True):
         assert extent <= 1 or ours == theirs
     assert (info.device_type, info.device_id, info.readonly) == (1, 0, False)
 

@@ -220,6 +220,8 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes) {
   STUB_BEGIN("cuKernelGetParamInfo");
   STUB_DO(status = is_kernel(kernel) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
+  // Undocumented; driver 580 on an H200 answers so.
+  STUB_DO(status = stub_current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;)
   STUB_DO(status = index < (size_t)kernel->param_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;)
   STUB_DO(*offset = kernel->params[index].offset; if (bytes) *bytes = kernel->params[index].bytes;)
   STUB_END("\"kernel\":\"%s\",\"index\":%zu", name_of(kernel), index);

@@ -1,0 +1,148 @@
+"""A small problem, and a device in host memory to plan it on: everything but the driver is real."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cakert
+from cakert import routes, vsa_device
+from cakert.runtime import memory
+from helpers import fake_cupy
+
+MB, NB = 4, 8
+SCALARS = {
+    "M": MB * 64,
+    "N": NB * 64,
+    "R": 64,
+    "C": 64,
+    "num_qo_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 128,
+    "q_data_type": "bfloat16",
+    "sm_scale": None,
+    "device": 0,
+}
+PATTERN = dict.fromkeys(
+    ("indptr", "indices", "block_mask", "kv_block_lens", "q2k_indices", "q2k_num")
+)
+
+
+def plan(**changes):
+    return cakert.plan_cake_vsa(**{**PATTERN, **SCALARS, **changes})
+
+
+def random_mask(heads=4, q_blocks=MB, kv_blocks=NB):
+    rng = np.random.default_rng()
+    mask = rng.random((heads, q_blocks, kv_blocks)) < 0.4
+    mask[..., rng.integers(0, kv_blocks)] = True
+    return mask
+
+
+def random_q2k(topk=3, ragged=True):
+    rng = np.random.default_rng()
+    order = np.argsort(rng.random((4, MB, NB)), axis=-1)
+    num = rng.integers(1, topk + 1, (4, MB)).astype(np.int32)
+    lists = order[..., :topk].astype(np.int32)
+    if ragged:
+        lists[np.arange(topk) >= num[..., None]] = -1
+    return np.ascontiguousarray(lists), num
+
+
+class HostWorkspace:
+    """`Workspace` over host memory, poisoned; remembers the streams of its copies."""
+
+    alive = 0
+
+    def __init__(self, device, nbytes):
+        self.device, self.nbytes = device, nbytes
+        self.data = np.full(nbytes, 0xA5, np.uint8)
+        self.pointer = self.data.ctypes.data
+        self.streams = []
+        HostWorkspace.alive += 1
+
+    def copy_in(self, array, stream=None):
+        self.streams.append(stream)
+        self.data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def copy_rows_in(self, array2d, pitch_bytes, stream=None):
+        self.streams.append(stream)
+        rows = np.ascontiguousarray(array2d).view(np.uint8)
+        assert rows.shape[1] <= pitch_bytes
+        self.data.reshape(len(rows), pitch_bytes)[:, : rows.shape[1]] = rows
+
+
+class HostCall:
+    """`VsaCall`: keeps what it was made of; a run gives back its arguments."""
+
+    def __init__(self, kernel, **frozen):
+        self.kernel, self.frozen = kernel, frozen
+
+    def run(self, *arguments):
+        return arguments
+
+
+class HostKernel:
+    def __init__(self):
+        self.loaded = []
+
+    def load_on(self, device, shared_bytes=0):
+        self.loaded.append((device, shared_bytes))
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Replace the device behind plan and update for the length of a test; CuPy is a stand-in."""
+    cupy = fake_cupy.install(monkeypatch)
+    record = SimpleNamespace(threads=128, shared_bytes=98304)
+    entry = SimpleNamespace(kernel=lambda name: record)
+    device = SimpleNamespace(kernel=HostKernel(), waits=[], cupy=cupy, on=fake_cupy.Ndarray)
+
+    def open_device(problem, index):
+        device.index = index
+        route = routes.choose(
+            (9, 0), R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype
+        )
+        return route, entry
+
+    launch = ModuleType("cakert.vsa_launch")
+    launch.VsaCall = HostCall
+    monkeypatch.setitem(sys.modules, "cakert.vsa_launch", launch)
+    monkeypatch.setattr(memory, "Workspace", HostWorkspace)
+    monkeypatch.setattr(vsa_device, "open_device", open_device)
+    monkeypatch.setattr(vsa_device, "load_kernel", lambda name, entry: device.kernel)
+    monkeypatch.setattr(vsa_device, "stream_of", lambda tensor, index: 77)
+    monkeypatch.setattr(vsa_device, "wait", lambda *args: device.waits.append(args))
+    return device
+
+
+def device_rows(p):
+    """The row lists that a kernel would read, (head, query block) -> list."""
+    frozen = p._call.frozen
+    work = p._held.workspace
+    counts = work["row_counts"].data.view(np.int32)
+    stride = frozen["row_stride"]
+    entries = work["row_blocks"].data.view(np.uint16 if frozen["index_bytes"] == 2 else np.uint32)
+    lists = entries.reshape(len(counts), stride)
+    assert (counts >= 0).all()
+    assert (counts <= stride).all()
+    return [row[:count].tolist() for row, count in zip(lists, counts, strict=True)]
+
+
+def rows_of(mask, heads=4):
+    return [
+        np.flatnonzero(mask[head // (heads // len(mask)), block]).tolist()
+        for head in range(heads)
+        for block in range(mask.shape[1])
+    ]
+
+
+def equal_plans(a, b):
+    """Whether a kernel would read the same from both."""
+    work_a, work_b = a._held.workspace, b._held.workspace
+    same = all(
+        np.array_equal(work_a[name].data, work_b[name].data)
+        for name in work_a
+        if name != "row_blocks"
+    )
+    return same and device_rows(a) == device_rows(b)

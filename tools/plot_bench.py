@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Draw the README's plot from the JSON of tools/bench_vsa.py.
+
+    tools/plot_bench.py docs/bench/h200.json docs/bench/h200.svg
+
+Needs matplotlib (extra `bench`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+COLOURS = {"cakert": "#76b900", "flex_attention": "#8c8c8c"}
+
+
+def label(row: dict[str, Any]) -> str:
+    selected = str(row["high"]) if row["low"] == row["high"] else f"{row['low']}..{row['high']}"
+    return (
+        f"{row['tokens']} tokens, {row['heads']} heads, {selected} of "
+        f"{row['tokens'] // row['block']} blocks\nR = {row['block']}, D = {row['head_dim']}"
+    )
+
+
+def draw(report: dict[str, Any], target: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "cakert"  # the same bytes for the same numbers
+    from matplotlib import pyplot
+
+    rows = report["rows"]
+    names = list(dict.fromkeys(row["workload"] for row in rows))
+    peers = list(dict.fromkeys(row["peer"] for row in rows))
+    figure, axes = pyplot.subplots(figsize=(9, 0.62 * len(names) + 1.4))
+    height = 0.8 / len(peers)
+    for place, peer in enumerate(peers):
+        for index, name in enumerate(names):
+            row = next((r for r in rows if (r["workload"], r["peer"]) == (name, peer)), None)
+            if row is None:
+                continue
+            y = index + (place - (len(peers) - 1) / 2) * height
+            axes.barh(
+                y,
+                row["tflops"],
+                height,
+                color=COLOURS.get(peer),
+                label=peer if index == 0 else None,
+            )
+            axes.text(row["tflops"] + 4, y, f"{row['tflops']:.0f}", va="center", fontsize=7)
+    first = {row["workload"]: row for row in reversed(rows)}
+    axes.set_yticks(range(len(names)), [label(first[name]) for name in names], fontsize=7)
+    axes.invert_yaxis()
+    environment = report["environment"]
+    axes.set_xlabel("TFLOP/s of selected blocks (bf16, forward)")
+    axes.set_title(
+        f"{environment['gpu']}, {environment['date']}, torch {environment['torch']}", fontsize=9
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(target, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("report", type=Path, help="JSON of tools/bench_vsa.py")
+    parser.add_argument("target", type=Path, help="SVG to write")
+    options = parser.parse_args()
+    draw(json.loads(options.report.read_text()), options.target)
+
+
+if __name__ == "__main__":
+    main()
