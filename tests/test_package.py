@@ -132,25 +132,28 @@ def test_store_is_small_enough_for_a_wheel():
 
 
 @pytest.mark.full
-def test_wheel_and_sdist_hold_every_cubin(project, tmp_path):
-    """Builds both, installs the sdist's wheel into an empty folder, starts from elsewhere."""
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    script = (
-        "from setuptools import build_meta as b; print(b.build_sdist(__import__('sys').argv[1]))"
-    )
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "build")], check=True)
-    builder = tmp_path / "build" / "bin" / "python"
-    requires = re.search(
-        r"^requires = (\[.*?^\])",
-        (project / "pyproject.toml").read_text(),
-        re.DOTALL | re.MULTILINE,
-    )
-    needed = ast.literal_eval(requires.group(1))
-    subprocess.run([builder, *pip[1:], "install", *needed], check=True)
+def test_wheel_and_sdist_hold_every_cubin(project, tmp_path, monkeypatch):
+    """Builds the sdist, from it the wheel, installs that alone, and starts from elsewhere."""
+    # With it, the new environments would find the package that is tested here.
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     dist = tmp_path / "dist"
-    subprocess.run([builder, "-c", script, str(dist)], cwd=project, check=True)
+
+    def environment(name: str) -> Path:
+        subprocess.run([sys.executable, "-m", "venv", str(tmp_path / name)], check=True)
+        return tmp_path / name / "bin"
+
+    def pip(folder: Path, *arguments: object) -> None:
+        command = [folder / "python", "-m", "pip", "-q", *arguments]
+        subprocess.run([*map(str, command)], check=True, cwd=tmp_path)
+
+    builder = environment("builder")
+    pyproject = (project / "pyproject.toml").read_text()
+    requires = re.search(r"^requires = (\[.*?^\])", pyproject, re.DOTALL | re.MULTILINE)
+    pip(builder, "install", *ast.literal_eval(requires.group(1)))
+    script = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
+    subprocess.run([builder / "python", "-c", script, str(dist)], cwd=project, check=True)
     (sdist,) = dist.glob("*.tar.gz")
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(dist), str(sdist)], check=True)
+    pip(builder, "wheel", "--no-deps", "--no-build-isolation", "-w", dist, sdist)
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         manifest = json.loads(archive.read("cakert/cubins/manifest.json"))
@@ -159,12 +162,12 @@ def test_wheel_and_sdist_hold_every_cubin(project, tmp_path):
             data = archive.read(f"cakert/cubins/{entry['file']}")
             assert hashlib.sha256(data).hexdigest() == entry["sha256"]
             archive.getinfo("cakert/cubins/" + entry["file"].replace(".cubin", ".ptx.xz"))
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "empty")], check=True)
-    installed = tmp_path / "empty" / "bin"
-    subprocess.run([installed / "python", *pip[1:], "install", str(wheel)], check=True)
+
+    empty = environment("empty")
+    pip(empty, "install", wheel)
     for arguments in (["info"], ["demo", "--device", "cpu"]):
         done = subprocess.run(
-            [installed / "cakert", *arguments],
+            [empty / "cakert", *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
