@@ -274,7 +274,7 @@ def test_demo_without_gpu_runs_the_reference():
     assert done.stderr == ""
     assert "No GPU to run on: no NVIDIA driver found." in done.stdout
     assert "cakert.reference" in done.stdout
-    assert "2 heads, 256 x 512 tokens, head_dim 128, bf16" in done.stdout
+    assert "2 heads, 256 x 512 tokens, head_dim 128, bfloat16" in done.stdout
     assert "24 of 64 blocks of 64 x 64" in done.stdout
 
 
@@ -286,13 +286,13 @@ def test_demo_on_a_gpu_that_is_not_there_fails():
 
 
 def test_demo_is_a_function_of_its_arguments():
-    arguments = ("demo", "--device", "cpu", "--dtype", "fp16", "--block", "128", "--heads", "4",
+    arguments = ("demo", "--device", "cpu", "--dtype", "float16", "--block", "128", "--heads", "4",
                  "--kv-heads", "2", "--head-dim", "96", "--topk", "2")  # fmt: skip
     one, again = command(*arguments), command(*arguments)
     other = command(*arguments, "--seed", "1")
     assert one.returncode == again.returncode == other.returncode == 0, one.stderr
     assert without_time(one.stdout) == without_time(again.stdout) != without_time(other.stdout)
-    assert "4 heads (2 KV), 256 x 512 tokens, head_dim 96, fp16" in one.stdout
+    assert "4 heads (2 KV), 256 x 512 tokens, head_dim 96, float16" in one.stdout
 
 
 def test_demo_on_an_unsupported_gpu_says_what_is_supported():
@@ -325,7 +325,7 @@ def test_demo_with_a_driver_error_is_one_line():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("block", [64, 128])
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
 def test_demo_is_right_on_a_gpu(dtype, block, head_dim):
@@ -349,20 +349,20 @@ def draw(dtype: str, seed: int) -> demo_problem.Problem:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_plain_implementation_is_the_one_of_the_tests(dtype):
     drawn = draw(dtype, seed=int.from_bytes(os.urandom(4), "little"))
     assert (drawn.block_mask.sum(axis=-1) == 3).all()
     theirs = problems.VsaProblem(
         kind="mask", M=128, N=320, block=64, num_qo_heads=4, num_kv_heads=2, head_dim=96,
-        dtype=demo_problem.DTYPE_NAMES[dtype], sm_scale=None, q=drawn.q, k=drawn.k, v=drawn.v,
+        dtype=dtype, sm_scale=None, q=drawn.q, k=drawn.k, v=drawn.v,
         mask=drawn.block_mask, lens=None, pattern={},
     )  # fmt: skip
     np.testing.assert_array_equal(demo_problem.plain_attention(drawn), problems.plain(theirs))
 
 
 def test_verdict_is_strict():
-    drawn = draw("bf16", seed=7)
+    drawn = draw("bfloat16", seed=7)
     plain = demo_problem.plain_attention(drawn)
     reference, _ = cakert.reference.attention(
         drawn.q, drawn.k, drawn.v, drawn.block_mask, sm_scale=None, block=64

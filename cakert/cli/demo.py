@@ -67,7 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--topk", type=_positive, default=3, help="KV blocks a query block selects (default: 3)")
     add("--block", type=int, choices=(64, 128), default=64, help="tokens a block (default: 64)")
     add("--head-dim", type=int, choices=(64, 96, 128), default=128, help="(default: 128)")
-    add("--dtype", choices=("fp16", "bf16"), default="bf16", help="(default: bf16)")
+    add("--dtype", choices=("float16", "bfloat16"), default="bfloat16", help="(default: bfloat16)")
     add("--seed", type=_seed, default=0, help="seed of inputs and pattern (default: 0)")
     parser.set_defaults(run=run, parser=parser)
 
@@ -134,7 +134,7 @@ def pick_device(wanted: int | str | None, console: Console) -> Device | None:
 def run_on_gpu(problem: Problem, device: Device, console: Console) -> int:
     """Plan, run, compare and time; 1 where the result is out of bounds."""
     import cakert
-    from cakert.cli.problem import DTYPE_NAMES, judge, plain_attention
+    from cakert.cli.problem import judge, plain_attention
     from cakert.runtime import driver
 
     tokens_q, heads, head_dim = problem.q.shape
@@ -153,7 +153,7 @@ def run_on_gpu(problem: Problem, device: Device, console: Console) -> int:
         num_qo_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        q_data_type=DTYPE_NAMES[problem.dtype],
+        q_data_type=problem.dtype,
         sm_scale=None,
         device=f"cuda:{device.ordinal}",
     )

@@ -14,9 +14,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
-# How plan_cake_vsa spells them.
-DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
+DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 @dataclass(frozen=True)
