@@ -5,6 +5,8 @@
 // use two m-tiles a warp, because each warp reads every K and V tile from shared memory again;
 // blocks of 64 use one, hold Q in registers and fit more CTAs on an SM. docs/kernels.md has the
 // measurements behind these choices.
+#include <float.h>
+
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -44,7 +46,7 @@ struct PortableTraits {
   static constexpr int kKeyTile = 64;
   static constexpr int kTilesPerBlock = kBlock / kKeyTile;
   static constexpr int kStep = kSmallSteps ? 32 : 64;
-  static constexpr int kKUnroll = kSmallSteps && !kQueryInRegisters ? 4 : kHeadDim / 16;
+  static constexpr int kKUnroll = kBlock == 128 && kHeadDim == 128 ? 4 : kHeadDim / 16;  // spills
   static constexpr int kStages = 2;
 
   // Shared memory, bytes. Q that moves to registers borrows the stage that is filled last.
@@ -81,26 +83,28 @@ struct Portable {
 
   using Accumulator = float[T::kMTiles][kDTiles][4];
 
-  // Q in shared memory times sign(scale), or zeros for scale 0, so that the softmax may assume a
-  // positive scale. Every thread mends the chunks that it copied.
+  // Q in shared memory times sign(scale), so that the softmax may assume a positive scale. Every
+  // thread mends the chunks that it copied.
   __device__ static void apply_scale_sign(uint32_t thread, char *query, float scale) {
     if (scale > 0.0f) return;
-    const uint32_t keep = scale == 0.0f ? 0u : 0xFFFFFFFFu;
-    const uint32_t flip = scale == 0.0f ? 0u : 0x80008000u;
     const QueryLoader loader = QueryLoader::of_thread(thread, 0, 0);
     for (int pass = 0; pass < QueryLoader::kPasses; ++pass) {
       for (int group = 0; group < Layout::kGroups; ++group) {
         uint4 *chunk = reinterpret_cast<uint4 *>(
             query + loader.shared_off + pass * QueryLoader::kRowsPerPass * Layout::kPitch +
             group * Layout::kGroupBytes);
-        uint4 value = *chunk;
-        value.x = (value.x & keep) ^ flip;
-        value.y = (value.y & keep) ^ flip;
-        value.z = (value.z & keep) ^ flip;
-        value.w = (value.w & keep) ^ flip;
-        *chunk = value;
+        const uint4 value = *chunk;
+        *chunk = {times_sign(value.x, scale), times_sign(value.y, scale),
+                  times_sign(value.z, scale), times_sign(value.w, scale)};
       }
     }
+  }
+
+  // Two elements times -1 (scale < 0) or times 0, where NaN and infinity give NaN.
+  __device__ static uint32_t times_sign(uint32_t pair, float scale) {
+    if (scale < 0.0f) return pair ^ 0x80008000u;
+    constexpr uint32_t kExponents = T::kBf16 ? 0x7F807F80u : 0x7C007C00u;
+    return __vcmpeq2(pair & kExponents, kExponents) & 0x7FFF7FFFu;
   }
 
   // s = Q K^T for kStep keys that start at `keys` (address of the lane's first ldmatrix row).
@@ -294,7 +298,8 @@ struct Portable {
     ptx::cp_async_wait<T::kStages - 1>();
     apply_scale_sign(thread, shared + T::kQueryOffset, p.sm_scale);
     __syncthreads();
-    const float scale_log2 = (p.sm_scale == 0.0f ? 1.0f : fabsf(p.sm_scale)) * kLog2E;
+    // Clamped: the product of the largest scales is no float.
+    const float scale_log2 = p.sm_scale == 0.0f ? kLog2E : fminf(fabsf(p.sm_scale) * kLog2E, FLT_MAX);
 
     const uint32_t lane_values = Layout::lane_offset_rows_first(lane);
     const QueryFragments query(query_tile + warp_row * Layout::kPitch + lane_values);
@@ -343,6 +348,7 @@ struct Portable {
     __syncthreads();  // shared memory is free for the output
     // Asked again rather than held: the loop has no register to spare.
     const RowId mine = row_of_work_item(p, blockIdx.x);
+    if (!mine.valid) return;
     store(p, o, state, shared + T::kQueryOffset + warp_row * Layout::kPitch, lane,
           static_cast<uint64_t>(mine.q_block) * T::kBlock + warp_row, mine.head, scale_log2);
   }

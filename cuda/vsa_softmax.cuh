@@ -69,15 +69,19 @@ struct SoftmaxState {
     for (int m = 0; m < kMTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float offset = finite(maximum[m][half]) * scale;
+        const float reference = finite(maximum[m][half]);
+        float part = 0.0f;  // summed apart: a long row would lose its low bits
 #pragma unroll
         for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            s[m][n][i] = ptx::exp2_approx(__fmaf_rn(s[m][n][i], scale, -offset));
-            sum[m][half] += s[m][n][i];
+            // Not fma(s, scale, -reference * scale): far from zero the rounding of that product
+            // alone is worth powers of two.
+            s[m][n][i] = ptx::exp2_approx((s[m][n][i] - reference) * scale);
+            part += s[m][n][i];
           }
         }
+        sum[m][half] += part;
       }
     }
   }

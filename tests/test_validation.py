@@ -69,7 +69,7 @@ def test_good_scalars():
         ({"num_kv_heads": -1}, "num_kv_heads must be positive, got -1"),
         ({"num_kv_heads": 3}, "num_qo_heads must be a multiple of num_kv_heads, got 4 and 3"),
         ({"num_kv_heads": 8}, "num_qo_heads must be a multiple of num_kv_heads, got 4 and 8"),
-        ({"num_qo_heads": 2**30}, "must be at most 2147483647"),  # F26
+        ({"num_qo_heads": 2**19, "M": 64 * 4096}, "must be at most 2147483647"),  # F26
         ({"head_dim": 80}, "head_dim must be 64, 96 or 128, got 80"),
         ({"head_dim": 128.0}, "head_dim must be an integer"),
         ({"q_data_type": "float32"}, "q_data_type must be float16 or bfloat16, got 'float32'"),

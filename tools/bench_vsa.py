@@ -5,7 +5,9 @@
     tools/bench_vsa.py --only A_h7 --peers cakert      some of it
 
 Forward, batch 1. Kernel times are CUDA events around graph replays, the L2 flushed before each,
-median; TFLOP/s count selected blocks only, 4 * D * R * C * (their number). Host times are
+median, the contenders' replays taking turns so that a drifting clock meets them alike; TFLOP/s
+count selected blocks only, 4 * D * R * C * (their number). Plan times end when the plan's GPU work
+has ended. Host times are
 microseconds a call in bursts of 256 with a synchronisation between bursts, so that a full launch
 queue is not what is measured. Every output is compared with float64 on a sample of query blocks
 before it is timed. Needs torch; masks and inputs are seeded by the workload's name.
@@ -28,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_environment import environment
 
 import cakert
 
@@ -168,33 +171,41 @@ class Timer:
     def __init__(self) -> None:
         self.buffer = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
 
-    def gpu_ms(self, call: Callable[[], Any], budget_ms: float = 200.0) -> dict[str, float]:
-        """Median, fastest and 80th percentile of graph replays, milliseconds."""
-        call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+    def gpu_ms(
+        self, calls: list[Callable[[], Any]], budget_ms: float = 400.0
+    ) -> list[dict[str, float]]:
+        """Median, fastest and 80th percentile of each call's graph replays, milliseconds."""
+        graphs = []
+        for call in calls:
             call()
-
-        def samples(count: int) -> list[float]:
-            pairs = []
-            for _ in range(count):
-                self.buffer.zero_()
-                start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-                start.record()
-                graph.replay()
-                end.record()
-                pairs.append((start, end))
             torch.cuda.synchronize()
-            return sorted(start.elapsed_time(end) for start, end in pairs)
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1]):
+                call()
 
-        times = samples(int(min(100, max(15, budget_ms / (samples(3)[1] + 0.08)))))
-        return {
-            "ms": statistics.median(times),
-            "min_ms": times[0],
-            "p80_ms": times[len(times) * 4 // 5],
-            "samples": len(times),
-        }
+        def samples(count: int) -> list[list[float]]:
+            pairs: list[list[Any]] = [[] for _ in graphs]
+            for _ in range(count):
+                for graph, own in zip(graphs, pairs, strict=True):
+                    self.buffer.zero_()
+                    start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+                    start.record()
+                    graph.replay()
+                    end.record()
+                    own.append((start, end))
+            torch.cuda.synchronize()
+            return [sorted(start.elapsed_time(end) for start, end in own) for own in pairs]
+
+        round_ms = sum(times[1] + 0.08 for times in samples(3))
+        return [
+            {
+                "ms": statistics.median(times),
+                "min_ms": times[0],
+                "p80_ms": times[len(times) * 4 // 5],
+                "samples": len(times),
+            }
+            for times in samples(int(min(100, max(15, budget_ms / round_ms))))
+        ]
 
     @staticmethod
     def host_us(call: Callable[[], Any], bursts: int = 30, calls: int = 256) -> dict[str, float]:
@@ -216,33 +227,22 @@ class Timer:
         for _ in range(count):
             torch.cuda.synchronize()
             start = time.perf_counter()
-            call()
+            kept = call()
             torch.cuda.synchronize()
             times.append((time.perf_counter() - start) * 1e3)
+            del kept  # freeing a plan is not planning
         return statistics.median(times)
-
-
-def environment() -> dict[str, Any]:
-    from cakert.runtime import driver
-
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver_cuda": driver.driver_version(),
-        "torch": torch.__version__,
-        "cakert": cakert.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 def ceilings(timer: Timer) -> dict[str, float]:
     """What the chip does in this run: a matrix product and dense attention, TFLOP/s."""
     a, b = (torch.randn((8192, 8192), device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    found = {"matmul_8192": 2 * 8192**3 / timer.gpu_ms(lambda: a @ b)["ms"] / 1e9}
+    found = {"matmul_8192": 2 * 8192**3 / timer.gpu_ms([lambda: a @ b])[0]["ms"] / 1e9}
     q, k, v = (
         torch.randn((1, 16, 16384, 128), device="cuda", dtype=torch.bfloat16) for _ in range(3)
     )
     attend = torch.nn.functional.scaled_dot_product_attention
-    dense = timer.gpu_ms(lambda: attend(q, k, v))["ms"]
+    dense = timer.gpu_ms([lambda: attend(q, k, v)])[0]["ms"]
     found["dense_sdpa_h16_s16384"] = 4 * 16 * 16384**2 * 128 / dense / 1e9
     return found
 
@@ -250,22 +250,27 @@ def ceilings(timer: Timer) -> dict[str, float]:
 def measure(w: Workload, peers: list[str], timer: Timer) -> list[dict[str, Any]]:
     mask, qkv = make_mask(w), make_inputs(w)
     flops = 4 * w.head_dim * w.block**2 * float(mask.sum())
-    rows = []
+    rows: list[dict[str, Any]] = []
+    calls = []
     for name in peers:
-        row: dict[str, Any] = {"workload": w.name, "peer": name, **asdict(w)}
         make_plan = PEERS[name].plan(w, mask)
-        plan = make_plan()
-        call, as_tokens_first = PEERS[name].run(w, plan, qkv)
-        row["relative_error"] = relative_error(w, mask, qkv, as_tokens_first(call()))
-        if not row["relative_error"] < 1e-2:
-            raise SystemExit(f"{name} is wrong on {w.name}: {row['relative_error']}")
-        row |= timer.gpu_ms(call)
+        call, as_tokens_first = PEERS[name].run(w, make_plan(), qkv)
+        error = relative_error(w, mask, qkv, as_tokens_first(call()))
+        if not error < 1e-2:
+            raise SystemExit(f"{name} is wrong on {w.name}: {error}")
+        calls.append(call)
+        rows.append(
+            {"workload": w.name, "peer": name, **asdict(w), "relative_error": error}
+            | {"plan_ms": timer.synchronised_ms(make_plan)}
+        )
+    for row, times in zip(rows, timer.gpu_ms(calls), strict=True):
+        row |= times
         row["tflops"] = flops / row["ms"] / 1e9
-        row["plan_ms"] = timer.synchronised_ms(make_plan)
-        rows.append(row)
+        row["ratio_to_first"] = row["tflops"] / rows[0]["tflops"]
         print(
-            f"{w.name:32s} {name:15s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s   "
-            f"plan {row['plan_ms']:8.2f} ms   error {row['relative_error']:.1e}",
+            f"{w.name:32s} {row['peer']:15s} {row['ms']:8.3f} ms {row['tflops']:6.1f} TFLOP/s "
+            f"({row['ratio_to_first']:.2f})   plan {row['plan_ms']:8.2f} ms   "
+            f"error {row['relative_error']:.1e}",
             flush=True,
         )
     return rows
@@ -297,7 +302,10 @@ def main() -> None:
         sys.exit("bench_vsa: no CUDA device that torch can use")
 
     timer = Timer()
-    report: dict[str, Any] = {"environment": environment(), "ceilings": ceilings(timer)}
+    report: dict[str, Any] = {
+        "environment": environment() | {"torch": torch.__version__},
+        "ceilings": ceilings(timer),
+    }
     print(report, flush=True)
     report["rows"] = []
     for w in WORKLOADS:

@@ -2,6 +2,7 @@
 """A small set of runs for compute-sanitizer: every kernel once, each kind of pattern, odd inputs.
 
     compute-sanitizer --tool racecheck tools/sanitize_cases.py
+    compute-sanitizer --tool initcheck tools/sanitize_cases.py --no-garbage
 
 Inputs and outputs are DeviceArrays, so that no framework's kernels run under the checker.
 """
@@ -40,6 +41,18 @@ def run(problem: VsaProblem) -> None:
     assert result.passed
 
 
+def run_garbage(rng: np.random.Generator) -> None:
+    """Lists, counts and lengths that no plan would write, straight into the plan's memory."""
+    problem = make_problem(rng, "lens", M=256, N=320)
+    plan = cakert.plan_cake_vsa(**problem.pattern, **problem.scalars, device=0)
+    for name in ("row_blocks", "row_counts", "kv_block_lens", "tile_order"):
+        memory = plan["workspace"][name]
+        memory.copy_in(rng.integers(0, 256, memory.nbytes, dtype=np.uint8))
+    q, k, v = (cakert.DeviceArray.from_numpy(a) for a in (problem.q, problem.k, problem.v))
+    out = cakert.run_cake_vsa(plan, q, k, v, out=None, lse=None, return_lse=False, backend="cake")
+    print("garbage in the plan's memory:", out.numpy().shape, flush=True)
+
+
 def main() -> None:
     rng = np.random.default_rng()
     kinds = itertools.cycle(KINDS)
@@ -54,6 +67,8 @@ def main() -> None:
                 head_dim=head_dim, dtype=dtype, sm_scale=scale, poison=True,
             )
         )  # fmt: skip
+    if "--no-garbage" not in sys.argv:  # rows that garbage leaves out are rightly never written
+        run_garbage(rng)
 
 
 if __name__ == "__main__":

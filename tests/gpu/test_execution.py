@@ -181,13 +181,44 @@ def test_hostile_lists_read_nothing_foreign(rng):
     check(replace(problem, mask=mask), run(plan, *tensors))
     with pytest.raises(ValueError, match="q2k"):
         cakert.check_cake_vsa(plan)
-    # Straight into device memory, past every host check: no fault, and no effect on other rows.
-    lists = plan["workspace"]["row_blocks"]
-    garbage = rng.integers(0, 2**16, (1, lists.nbytes // 2)).astype(np.uint16)
-    lists.copy_in(garbage)
-    plan["workspace"]["row_counts"].copy_in(rng.integers(-9, 2**30, 8).astype(np.int32))
-    run(plan, *tensors)
-    torch.cuda.synchronize()
+
+
+def test_garbage_in_plan_memory_reads_nothing_foreign(rng):
+    """Past every host check: the kernel's own clamps, with NaN lying right behind K and V."""
+    heads, blocks = 2, 5
+    problem = make_problem(rng, "lens", M=256, N=64 * blocks, heads=(heads, heads))
+    plan, (q, k, v) = plan_of(problem), inputs_of(problem)
+    size = k.numel()
+    behind = torch.full((2, 2 * size), float("nan"), dtype=k.dtype, device="cuda")
+    behind[0, :size], behind[1, :size] = k.flatten(), v.flatten()
+    k, v = behind[0, :size].view(k.shape), behind[1, :size].view(v.shape)
+
+    lists = np.zeros((heads * 4, blocks), np.uint16)
+    mask = np.zeros((heads, 4, blocks), bool)
+    counts = rng.integers(1, blocks + 1, heads * 4).astype(np.int32)
+    counts[1], counts[2] = -5, 2**30  # clamped to 0 and to the width
+    for row in range(heads * 4):
+        lists[row] = rng.permutation(blocks)
+        foreign = rng.random(blocks) < 0.4
+        lists[row][foreign] = rng.choice([blocks, blocks + 1, blocks + 4, 65535], foreign.sum())
+        used = lists[row][: np.clip(counts[row], 0, blocks)]
+        mask[row // 4, row % 4, used[used < blocks]] = True
+    lens = np.array([-5, 0, 65, 64, 7], np.int32)
+    workspace = plan["workspace"]
+    workspace["row_blocks"].copy_in(lists)
+    workspace["row_counts"].copy_in(counts)
+    workspace["kv_block_lens"].copy_in(lens)
+    order = np.arange(heads * 4, dtype=np.uint32)
+    order[5] = 2**32 - 1  # no such row: row 5 is not computed, nothing else is hurt
+    workspace["tile_order"].copy_in(order)
+    out, lse = poisoned(problem)
+    run_cake_vsa(plan, q, k, v, out=out, lse=lse, return_lse=True, backend="cake")
+    skipped = out[64:128, 1]
+    assert torch.isnan(skipped).all()
+    mask[1, 1] = False
+    skipped.zero_()
+    lse[64:128, 1] = -float("inf")
+    check(replace(problem, mask=mask, lens=lens.clip(0, 64)), out, lse)
 
 
 def test_run_errors_with_real_tensors(rng):

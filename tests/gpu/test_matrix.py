@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from helpers.problems import make_problem, sample_rows  # noqa: E402
-from torch_runs import check, inputs_of, plan_of, poisoned, run_and_check  # noqa: E402
+from torch_runs import check, inputs_of, plan_of, poisoned, run_and_check, to_float  # noqa: E402
 
-from cakert import run_cake_vsa  # noqa: E402
+from cakert import reference, run_cake_vsa  # noqa: E402
 
 HEADS = ((8, 8), (8, 2), (8, 1), (6, 3), (1, 1))
 KINDS = {
@@ -63,10 +64,64 @@ def test_query_and_key_lengths_differ(rng, shape):
 
 
 @pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
 @pytest.mark.parametrize("scale", [None, 0.0, 0.5, 0.03, -0.1, -1.0, 1e-30])
-def test_scales(rng, block, scale):
+def test_scales(rng, block, head_dim, scale):
     kind = "lens" if block == 64 else "mask"
-    run_and_check(make_problem(rng, kind, block=block, heads=(4, 2), sm_scale=scale))
+    dtype = ("float16", "bfloat16")[rng.integers(2)]
+    problem = make_problem(
+        rng, kind, block=block, heads=(4, 2), head_dim=head_dim, dtype=dtype, sm_scale=scale
+    )
+    run_and_check(problem)
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize(
+    ("dtype", "value", "scale"),
+    [
+        ("float16", 5736.0, None),
+        ("float16", 1789.0, 1.0),
+        ("bfloat16", 2e4, None),
+        ("bfloat16", 1.0, 1e37),
+        ("bfloat16", 0.0, 3e38),
+        ("bfloat16", 0.5, -3e38),
+    ],
+)
+def test_equal_logits_however_large_weigh_the_same(rng, block, dtype, value, scale):
+    problem = make_problem(
+        rng, "mask", M=block, N=4 * block, block=block, dtype=dtype, selected=(3, 3)
+    )
+    q, k, v = inputs_of(problem)
+    q.fill_(value)
+    k.fill_(value)
+    plan = plan_of(replace(problem, sm_scale=scale))
+    out, lse = run_cake_vsa(plan, q, k, v, out=None, lse=None, return_lse=True, backend="cake")
+    chosen = torch.from_numpy(np.repeat(problem.mask[:, 0], block, axis=-1)).cuda()  # (heads, N)
+    mean = torch.einsum("hn,nhd->hd", chosen.double(), v.double()) / chosen.sum(-1)[:, None]
+    assert (out.double() - mean).abs().max() < 2**-7
+    logit = 128 * value * value * (128**-0.5 if scale is None else scale)
+    want = logit + np.log(3 * block)
+    if abs(want) > np.finfo(np.float32).max:
+        assert torch.isinf(lse).all()
+    else:
+        assert ((lse.double() - want).abs() <= 1e-3 + 1e-6 * abs(want)).all()
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("scale", [None, 0.0, -1.0])
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_selected_nan_reaches_exactly_what_it_should(rng, block, scale, where):
+    problem = make_problem(rng, "mask", block=block, N=8 * block, M=2 * block, sm_scale=scale)
+    array = getattr(problem, where).copy()
+    array[rng.integers(len(array)), rng.integers(2), rng.integers(128)] = np.nan
+    problem = replace(problem, **{where: array})
+    plan, (q, k, v) = plan_of(problem), inputs_of(problem)
+    out, lse = run_cake_vsa(plan, q, k, v, out=None, lse=None, return_lse=True, backend="cake")
+    want, want_lse = reference.attention(
+        problem.q, problem.k, problem.v, problem.mask, sm_scale=scale, block=block
+    )
+    assert np.array_equal(np.isnan(to_float(out)), np.isnan(want))
+    assert np.array_equal(np.isnan(to_float(lse)), np.isnan(want_lse))
 
 
 @pytest.mark.full

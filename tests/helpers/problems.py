@@ -87,17 +87,24 @@ def make_problem(
     selected
         Smallest and largest number of blocks of a row; (1, NB) if left out.
     poison
-        Fill K and V with NaN wherever no query head of the group looks, and past the lengths.
+        Fill K and V with NaN wherever no query head of the group looks, and past the lengths; one
+        block at least is spared for it.
     """
     qo_heads, kv_heads = heads
     mb, nb = M // block, N // block
     low, high = selected or (1, nb)
     rows = {"kv_mask": kv_heads, "bsr": 1}.get(kind, qo_heads)
     if kind == "q2k":
-        low = high
+        low = high = high if selected else int(rng.integers(1, nb + 1))
     counts = rng.integers(low, high + 1, (rows, mb))
     order = np.argsort(rng.random((rows, mb, nb)), axis=-1).astype(np.int32)
     small = np.zeros((rows, mb, nb), bool)
+    if poison and nb > 1:
+        # A block that nobody selects, however many rows look: it comes last in every order.
+        spared = rng.integers(nb)
+        order = np.take_along_axis(order, np.argsort(order == spared, axis=-1, kind="stable"), -1)
+        counts = np.minimum(counts, nb - 1)
+        high = min(high, nb - 1)
     np.put_along_axis(small, order, np.arange(nb) < counts[..., None], axis=-1)
     mask = np.repeat(small, qo_heads // rows, axis=0)
     lens = rng.integers(1, block + 1, nb) if kind == "lens" else None
