@@ -92,7 +92,8 @@ setup(
         # freethreading_compatible is not set: nobody has run this package without the GIL yet,
         # and the flag only declares, it does not make safe.
         compiler_directives={
-            "boundscheck": CHECKED,
+            # Kept on: it guards tuples and lists, which callers' objects fill; C arrays have none.
+            "boundscheck": True,
             "wraparound": CHECKED,
             "initializedcheck": CHECKED,
             "cdivision": not CHECKED,

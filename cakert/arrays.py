@@ -245,11 +245,9 @@ def empty(*, like: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
     kind, index = device_of(like)
     if kind == "cpu":
         return np.empty(shape, _numpy_dtype(dtype))
-    from cakert.runtime import tensor
     from cakert.runtime.memory import DeviceArray
 
-    stream = tensor.current_stream(like, index)
-    return DeviceArray.empty(shape, dtype, device=index, stream=stream)
+    return DeviceArray.empty(shape, dtype, device=index, stream=_stream_for(like, index))
 
 
 def _is_instance(x: object, module: str, attribute: str) -> bool:
@@ -310,7 +308,15 @@ def _torch_from_numpy(a: Array) -> Tensor:
 
 
 def _device_array_from(a: Array, device: int, like: Tensor) -> Tensor:
-    from cakert.runtime import tensor
     from cakert.runtime.memory import DeviceArray
 
-    return DeviceArray.from_numpy(a, device=device, stream=tensor.current_stream(like, device))
+    return DeviceArray.from_numpy(a, device=device, stream=_stream_for(like, device))
+
+
+def _stream_for(like: Tensor, device: int) -> Any:
+    """The stream of a new DeviceArray; the object that owns it where ``like`` knows one."""
+    from cakert.runtime import tensor
+
+    if framework_of(like) == "cakert":
+        return like.stream_object
+    return tensor.current_stream(like, device)

@@ -473,7 +473,7 @@ def test_check_before_the_first_build(tmp_path, project):
 
 def test_check_without_nvcc_says_so(checked, fake_store, monkeypatch, capsys):
     root, _ = checked
-    monkeypatch.setattr(build_cubins, "find_toolchain", lambda toolkit: None)
+    monkeypatch.setattr(build_cubins, "find_toolchain", lambda *_: None)
     assert build_cubins.main(["--check", "--root", str(root)], fake_store[1]) == 0
     assert "no nvcc found, so nothing was rebuilt" in capsys.readouterr().out
     flip(root / "cakert" / "cubins" / SMALL)
@@ -520,7 +520,7 @@ def test_wrong_usage(arguments, reason, capsys):
 
 
 def test_no_compiler_at_all_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(build_cubins, "find_toolchain", lambda toolkit: None)
+    monkeypatch.setattr(build_cubins, "find_toolchain", lambda *_: None)
     assert build_cubins.main([]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

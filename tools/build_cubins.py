@@ -224,7 +224,7 @@ def check(
         return problems
     manifest, _ = manifests.load(folder)
     assert manifest is not None  # check_hashes has just read it
-    toolchain = find_toolchain(toolkit)
+    toolchain = find_toolchain(toolkit, manifest["toolkit"])
     if toolchain is None:
         print("hashes are right; no nvcc found, so nothing was rebuilt")
         return []

@@ -174,14 +174,19 @@ def _check_loaded(
     problems = _compare("source", manifest["sources"], source_hashes(root), "stale")
     if manifest["flags"] != flags():
         problems.append(f"stale: flags: manifest {manifest['flags']}, tool {flags()}")
-    recipes = {
-        entry["file"]: (entry["family"], entry["source"], tuple(entry["defines"]))
-        for entry in manifest["entries"]
-    }
+    recipes: dict[str, object] = {}
+    for entry in manifest["entries"]:
+        if entry["file"] in recipes:
+            problems.append(f"mismatch: {entry['file']} stands in the manifest twice")
+        kernels = tuple((k["name"], k["R"], k["D"], k["dtype"]) for k in entry["kernels"])
+        recipes[entry["file"]] = (
+            entry["family"], entry["target"], entry["source"], tuple(entry["defines"]), kernels,
+        )  # fmt: skip
     for variant in variants:
+        kernels = tuple((spec.name, spec.R, spec.D, spec.dtype) for spec in variant.kernels)
         for target in variant.targets:
             file = cubin_name(variant, target)
-            recipe = (variant.family, variant.source, variant.defines)
+            recipe = (variant.family, target, variant.source, variant.defines, kernels)
             if recipes.pop(file, None) != recipe:
                 problems.append(f"stale: {file} is missing from the manifest or built otherwise")
     problems += [f"stale: {file} is in the manifest but no variant gives it" for file in recipes]

@@ -79,7 +79,7 @@ def _candidates(toolkit: Path | None) -> list[tuple[Path, Path, str]]:
         folders = []
         on_path = shutil.which("nvcc")
         if on_path:
-            folders.append((Path(on_path).parent, "PATH"))
+            folders.append((Path(on_path).resolve().parent, "PATH"))
         for variable in ("CUDA_HOME", "CUDA_PATH"):
             if os.environ.get(variable):
                 folders.append((Path(os.environ[variable]) / "bin", variable))
@@ -111,16 +111,19 @@ def parse_version(text: str) -> tuple[str, str, str]:
 
 def _run(command: list[str], cwd: Path, env: dict[str, str] | None = None) -> str:
     """Run a tool; returns what it printed (nvcc and ptxas report on both streams)."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    except OSError as problem:
+        raise BuildError(f"{command[0]} cannot be run: {problem.strerror}") from problem
     if done.returncode != 0:
         raise BuildError(
             f"{Path(command[0]).name} failed with status {done.returncode}\n"
@@ -129,8 +132,15 @@ def _run(command: list[str], cwd: Path, env: dict[str, str] | None = None) -> st
     return done.stdout
 
 
-def find_toolchain(toolkit: Path | None = None) -> Toolchain | None:
-    """The first usable toolkit of: `toolkit`, PATH, CUDA_HOME, the wheels; None without one.
+def find_toolchain(
+    toolkit: Path | None = None, identity: dict[str, str] | None = None
+) -> Toolchain | None:
+    """The first toolkit of: `toolkit`, PATH, CUDA_HOME, the wheels; None without one.
+
+    Parameters
+    ----------
+    identity
+        `Toolchain.identity` that is wanted: the first toolkit that has it goes before the others.
 
     Raises
     ------
@@ -142,9 +152,11 @@ def find_toolchain(toolkit: Path | None = None) -> Toolchain | None:
         if toolkit is not None:
             raise BuildError(f"--toolkit {toolkit}: no bin/nvcc and bin/ptxas there")
         return None
-    nvcc, ptxas, origin = candidates[0]
-    release, version, build = parse_version(_run([str(nvcc), "--version"], Path.cwd()))
-    return Toolchain(nvcc, ptxas, release, version, build, origin)
+    found = []
+    for nvcc, ptxas, origin in candidates if identity else candidates[:1]:
+        release, version, build = parse_version(_run([str(nvcc), "--version"], Path.cwd()))
+        found.append(Toolchain(nvcc, ptxas, release, version, build, origin))
+    return next((each for each in found if each.identity == identity), found[0])
 
 
 # --- reading PTX and ptxas output -----------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         Exit status: 0 well, 1 failed, 2 wrong usage (raised as SystemExit by argparse).
     """
+    # A closed standard stream (`cakert info >&-`) is None in Python: what goes there is lost.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     args = build_parser().parse_args(argv)
     try:
         status: int = args.run(args)

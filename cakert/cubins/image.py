@@ -16,6 +16,7 @@ import struct
 from typing import NamedTuple
 
 from elftools.common.exceptions import ELFError
+from elftools.construct import ConstructError
 from elftools.elf.elffile import ELFFile
 
 from cakert.errors import CubinError
@@ -182,7 +183,15 @@ def describe_image(data: bytes, name: str = "cubin") -> ImageInfo:
         sections = [section.name for section in elf.iter_sections()]
         note = _read_tkinfo(elf)
         flags = int(elf["e_flags"])
-    except (ELFError, ValueError, KeyError, TypeError, AttributeError, struct.error) as problem:
+    except (
+        ELFError,
+        ConstructError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        struct.error,
+    ) as problem:
         # A file that passed check_image may still hold nonsense inside a section.
         raise _fail(name, f"{type(problem).__name__} while reading it: {problem}") from problem
     present = set(sections)

@@ -10,6 +10,8 @@ import math
 
 import numpy
 
+from cakert.runtime.integers import checked_shape
+
 from cakert.runtime.dlpack cimport (
     CAKE_DLPACK_MAJOR, CAKE_DLPACK_MINOR, CakeDLManagedTensor, CakeDLManagedTensorVersioned,
     CakeDLTensor,
@@ -23,6 +25,42 @@ from cakert.runtime import driver
 
 cdef enum:
     LEGACY_STREAM = 1                # handle of the legacy default stream in __dlpack__'s terms
+
+
+# Memory whose stream was being captured when its array died: (device, pointer, stream, owner of the
+# stream). A free there would end up in the graph or break the capture; it waits for the next array.
+cdef list retired = []
+
+
+cdef bint free_in_order(int device, cu.CUdeviceptr pointer, cu.CUstream stream) except -1:
+    """Free in the order of the stream; False where a capture forbids it now."""
+    cdef cu.CUstreamCaptureStatus capture = cu.CU_STREAM_CAPTURE_STATUS_NONE
+    cdef cu.CUresult status
+    cdef int pushed = enter_context(device)
+    try:
+        status = cu.cuStreamIsCapturing(stream, &capture)
+        if (
+            status == cu.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            or capture != cu.CU_STREAM_CAPTURE_STATUS_NONE
+        ):
+            return False
+        if status != cu.CUDA_SUCCESS:
+            stream = NULL            # the caller's handle is gone: behind all that is under way
+        with nogil:
+            cu.cuMemFreeAsync(pointer, stream)
+    finally:
+        leave_context(pushed)
+    return True
+
+
+cdef int free_retired() except -1:
+    global retired
+    cdef list waiting = retired
+    retired = []
+    for device, pointer, stream, owner in waiting:
+        if not free_in_order(device, pointer, <cu.CUstream><size_t>stream):
+            retired.append((device, pointer, stream, owner))
+    return 0
 
 
 @cython.final
@@ -87,12 +125,8 @@ cdef class DeviceArray:
         cdef cu.CUresult status
         cdef int axis, pushed
         cdef int64_t stride = 1
-        self.shape = tuple([int(n) for n in ((shape,) if isinstance(shape, int) else shape)])
-        if len(self.shape) > MAX_NDIM or any([n < 0 for n in self.shape]):
-            raise ValueError(
-                f"shape must have at most {<int>MAX_NDIM} extents, none negative; got {self.shape}"
-            )
         self.dtype = as_dtype(dtype)
+        self.shape = checked_shape(shape, self.dtype.itemsize, MAX_NDIM)
         dtype_code(self.dtype.name, &self.code, &self.bits)
         for axis in range(len(self.shape) - 1, -1, -1):
             self.extents[axis] = self.shape[axis]
@@ -103,6 +137,8 @@ cdef class DeviceArray:
         resolve_stream(stream, None, self.device, &handle)
         self.stream = <size_t>handle
         self.stream_owner = stream
+        if retired:
+            free_retired()
         pushed = enter_context(self.device)
         try:
             if self.nbytes == 0:
@@ -139,15 +175,18 @@ cdef class DeviceArray:
         return self
 
     def __dealloc__(self):
-        cdef int pushed
         if self.pointer == 0 or not may_free():
             return
         try:
-            pushed = enter_context(self.device)
-            cu.cuMemFreeAsync(self.pointer, <cu.CUstream><size_t>self.stream)
-            leave_context(pushed)
+            if not free_in_order(self.device, self.pointer, <cu.CUstream><size_t>self.stream):
+                retired.append((self.device, self.pointer, self.stream, self.stream_owner))
         except RuntimeError:
             pass                     # a lost context took its memory along
+
+    @property
+    def stream_object(self):
+        """What the array's stream was given as; keeps a stream alive that it does not own."""
+        return self.stream if self.stream_owner is None else self.stream_owner
 
     def __repr__(self):
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"

@@ -43,7 +43,7 @@ def dim3(name: str, value: int | Sequence[int]) -> Dim3:
     ValueError
         Not between one and three extents, or one below 1.
     """
-    extents = (value,) if isinstance(value, int) else value
+    extents = value if isinstance(value, Sequence) else (value,)
     if isinstance(extents, (str, bytes)) or not isinstance(extents, Sequence):
         raise TypeError(
             f"{name} must be an int or a tuple of up to 3 ints; got {type(value).__qualname__}"

@@ -24,6 +24,8 @@ _FATBIN_HEADER = struct.Struct("<IHHQ")
 
 def check_sha256(data: bytes, expected: str, name: str) -> None:
     """Raise CubinError where the SHA-256 of `data` is not `expected` (hexadecimal)."""
+    if not isinstance(expected, str):
+        raise TypeError(f"sha256 must be a string of hexadecimal digits, got {expected!r}")
     actual = hashlib.sha256(data).hexdigest()
     if actual != expected.lower():
         raise CubinError(

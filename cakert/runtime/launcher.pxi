@@ -74,7 +74,7 @@ cdef class Launcher:
         )
 
     cdef tuple freeze(
-        self, tuple args, object grid, object block, int shared_bytes, object cluster, bint pdl,
+        self, tuple args, object grid, object block, object shared_bytes, object cluster, bint pdl,
         bint cooperative, object stream,
     ):
         """Check and store everything that a launch needs; return the tensors among `args`."""
@@ -98,7 +98,10 @@ cdef class Launcher:
             raise MemoryError
         self.freeze_arguments(args, layout, tensors)
         self.view_examples(tensors, stream)
-        self.freeze_geometry(grid, block, shared_bytes, cluster, pdl, cooperative)
+        self.freeze_geometry(
+            grid, block, checked_int("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES), cluster,
+            pdl, cooperative,
+        )
         return tuple(tensors)
 
     cdef int freeze_arguments(self, tuple args, tuple layout, list tensors) except -1:

@@ -14,12 +14,16 @@ from cuda.bindings cimport cydriver as cu
 from libc.stdlib cimport free, malloc
 
 from cakert.runtime.driver cimport (
-    check, ensure_init, enter_context, leave_context, may_free, raise_status_with,
+    check, ensure_init, enter_context, enter_relaxed, leave_context, leave_relaxed, may_free,
+    raise_status_with,
 )
 
 from cakert.runtime import driver
 from cakert.runtime.geometry import DeviceLimits, check_shared
 from cakert.runtime.image import check_image, check_sha256
+from cakert.runtime.integers import checked_int
+
+MAX_SHARED_BYTES = 2**31 - 1         # of the parameter; the device's own limit is far below
 
 cdef dict limits_by_device = {}      # device -> DeviceLimits
 
@@ -109,6 +113,7 @@ cdef class Library:
         cdef void* values[1]
         cdef const char* code
         cdef cu.CUresult status
+        cdef cu.CUstreamCaptureMode mode
         self.kernels = {}
         self.detail = detail
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
@@ -129,19 +134,26 @@ cdef class Library:
         code = <const char*>(<bytes>self.image)
         options[0] = cu.CU_LIBRARY_BINARY_IS_PRESERVED
         values[0] = <void*><size_t>1
+        # Relaxed here and below: loading is no part of a graph that another thread captures.
+        enter_relaxed(&mode)
         with nogil:
             status = cu.cuLibraryLoadData(
                 &self.handle, code, NULL, NULL, 0, options, values, 1
             )
+        leave_relaxed(mode)
         if status != cu.CUDA_SUCCESS:
             raise_status_with(status, "cuLibraryLoadData", self.load_detail(-1))
         self.names = enumerate_kernels(self)
 
     def __dealloc__(self):
+        cdef cu.CUstreamCaptureMode mode
         # Quiet: an unload that fails because the driver is gone has nothing left to free.
         if self.handle != NULL and may_free():
             try:
-                cu.cuLibraryUnload(self.handle)
+                enter_relaxed(&mode)
+                with nogil:
+                    cu.cuLibraryUnload(self.handle)
+                leave_relaxed(mode)
             except RuntimeError:
                 pass
 
@@ -221,6 +233,7 @@ cdef Kernel make_kernel(Library library, str name):
     cdef bytes encoded = name.encode()
     cdef const char* text = encoded
     cdef cu.CUresult status
+    ensure_init()
     status = cu.cuLibraryGetKernel(&kernel.handle, library.handle, text)
     if status != cu.CUDA_SUCCESS:
         raise_status_with(
@@ -289,6 +302,7 @@ cdef class Kernel:
         cdef cu.CUdevice handle
         cdef int value = 0
         cdef cu.CUresult status
+        ensure_init()
         check(cu.cuDeviceGet(&handle, device), "cuDeviceGet")
         status = cu.cuKernelGetAttribute(&value, which, self.handle, handle)
         if status != cu.CUDA_SUCCESS:
@@ -323,7 +337,7 @@ cdef class Kernel:
         finally:
             leave_context(pushed)
 
-    def load_on(self, int device, int shared_bytes=0):
+    def load_on(self, int device, shared_bytes=0):
         """Load the kernel's code on a device now and allow it dynamic shared memory.
 
         Without it the first launch loads the code, which may synchronise and is not allowed while
@@ -343,23 +357,29 @@ cdef class Kernel:
         CudaError
             The driver cannot load the code on this device.
         """
-        self.ensure_loaded(device, shared_bytes, False)
+        self.ensure_loaded(
+            device, checked_int("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES), False
+        )
 
     cdef int ensure_loaded(self, int device, int shared_bytes, bint large_cluster) except -1:
         cdef cu.CUdevice handle
         cdef cu.CUfunction function = NULL
         cdef cu.CUresult status
+        cdef cu.CUstreamCaptureMode mode
         cdef int pushed
+        ensure_init()
         allowed = self.loaded.get(device)
         if allowed is not None and 0 <= shared_bytes <= <int>allowed and not large_cluster:
             return 0
         pushed = enter_context(device)
         try:
             if allowed is None:
-                status = cu.cuKernelGetFunction(&function, self.handle)
-                if status == cu.CUDA_SUCCESS:
-                    with nogil:
+                enter_relaxed(&mode)
+                with nogil:
+                    status = cu.cuKernelGetFunction(&function, self.handle)
+                    if status == cu.CUDA_SUCCESS:
                         status = cu.cuFuncLoad(function)
+                leave_relaxed(mode)
                 if status != cu.CUDA_SUCCESS:
                     raise_status_with(
                         status,

@@ -21,6 +21,9 @@ from cakert.runtime.tensor cimport (
     resolve_stream, tensor_device, view_tensor,
 )
 
+from cakert.runtime import driver
+from cakert.runtime.integers import MAX_BYTES, checked_int
+
 
 cdef object as_dtype(object dtype):
     """numpy.dtype of a name or type, ml_dtypes' names ("bfloat16") included."""
@@ -74,10 +77,8 @@ cdef class Workspace:
         cdef cu.CUresult status
         cdef cu.CUstreamCaptureMode mode
         cdef int pushed
-        if nbytes < 0:
-            raise ValueError(f"nbytes must be at least 0; got {nbytes}")
         self.device = device
-        self.nbytes = nbytes
+        self.nbytes = checked_int("nbytes", nbytes, 0, MAX_BYTES)
         pushed = enter_context(device)
         try:
             if nbytes == 0:
@@ -225,6 +226,11 @@ cdef int copy_rows(
             else:
                 resolve_stream(stream, None, device, &handle)
                 wait = is_pinned(host)   # the copy would read it after this call's return
+                if driver.is_capturing(<size_t>handle):
+                    raise RuntimeError(
+                        "a host array cannot be copied on a stream that is being captured, a "
+                        "replay would read it again: copy before capture"
+                    )
             if rows == 1:
                 with nogil:
                     status = cu.cuMemcpyHtoDAsync(target, host, width, handle)

@@ -242,6 +242,10 @@ cdef int fill_axes(
     if byte_strides is None:
         pack_strides(view)
         return 0
+    if len(byte_strides) != view.ndim:
+        raise ValueError(
+            f"strides must have as many entries as shape, {view.ndim}; got {len(byte_strides)}"
+        )
     for axis in range(view.ndim):
         stride = byte_strides[axis]
         if stride % item != 0 and view.shape[axis] > 1:

@@ -138,6 +138,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_option
   STUB_BEGIN("cuLibraryLoadData");
   struct stub_library *created = NULL;
   STUB_DO(status = code && library ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;)
+  STUB_DO(status = stub_check_unsafe();) /* loading may allocate and synchronise */
   STUB_DO(created = calloc(1, sizeof *created);
           status = created ? read_image(created, code) : CUDA_ERROR_OUT_OF_MEMORY;)
   if (status != CUDA_SUCCESS) free(created);
@@ -150,6 +151,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_option
 CUresult cuLibraryUnload(CUlibrary library) {
   STUB_BEGIN("cuLibraryUnload");
   STUB_DO(status = is_library(library) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
+  STUB_DO(status = stub_check_unsafe();)
   STUB_DO(pthread_mutex_lock(&stub_lock); struct stub_library **link = &libraries;
           while (*link != library) link = &(*link)->next;
           *link = library->next;
@@ -232,6 +234,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
   CUdevice device = stub_current_device();
   STUB_DO(status = is_kernel(kernel) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
   STUB_DO(status = device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;)
+  STUB_DO(status = stub_check_unsafe();)
   STUB_DO(status = check_architecture(kernel, device);)
   STUB_DO(*function = &kernel->functions[device];)
   STUB_END("\"kernel\":\"%s\"", name_of(kernel));

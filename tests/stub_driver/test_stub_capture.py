@@ -1,0 +1,107 @@
+"""Captures of other threads and libraries: what loads, copies and dies beside them."""
+
+from __future__ import annotations
+
+import textwrap
+
+from helpers.stub import run_with_stub
+
+PRELUDE = """
+import gc
+import numpy as np
+import cakert
+from cakert import DeviceArray
+from stub_child import (
+    begin_capture, driver_call, end_capture, failure, make_current, mark, new_stream, report,
+)
+from tiny_cubin import tiny_cubin
+
+rng = np.random.default_rng()
+def array(*shape): return rng.standard_normal(shape).astype(np.float32)
+make_current(0)
+"""
+
+
+def run(script: str):
+    return run_with_stub(PRELUDE + textwrap.dedent(script))
+
+
+def test_code_is_loaded_and_unloaded_beside_a_capture():
+    result = run(
+        """
+        stream = new_stream(blocking=False)
+        begin_capture(stream)
+        library = cakert.Library(tiny_cubin({"add": (8, 8, 4)}, max_threads=512))
+        library["add"].load_on(0, 60000)
+        del library
+        gc.collect()
+        report(end_capture(stream))
+        """
+    )
+    assert result.report == "CUDA_SUCCESS"
+    assert len(result.trace.named("cuLibraryUnload")) == 1
+
+
+def test_an_array_may_die_beside_a_capture_and_is_freed_later():
+    result = run(
+        """
+        dying = DeviceArray.from_numpy(array(300))
+        own = new_stream(blocking=True)
+        inside = DeviceArray.empty(5, "float32", stream=own)
+        begin_capture(own)
+        del dying, inside
+        gc.collect()
+        mark("died")
+        status = end_capture(own)
+        del status
+        DeviceArray.empty(3, "float32")
+        report(0)
+        """
+    )
+    calls = [call["call"] for call in result.trace if "call" in call]
+    assert calls.count("cuMemFreeAsync") == 3
+    assert result.trace.leaks()["blocks"] == 0
+
+
+def test_a_host_array_is_not_copied_into_a_graph():
+    result = run(
+        """
+        stream = new_stream(blocking=False)
+        target = DeviceArray.empty(64, "float32", stream=stream)
+        begin_capture(stream)
+        error = failure(lambda: target.copy_from(array(64)))
+        report([error, end_capture(stream)])
+        """
+    )
+    error, status = result.report
+    assert error["type"] == "RuntimeError" and "copy before capture" in error["text"]
+    assert status == "CUDA_SUCCESS"
+    assert not [c for c in result.trace.named("cuMemcpyHtoDAsync") if c.get("stream", 0) > 2]
+
+
+def test_outputs_keep_the_stream_of_their_inputs_alive():
+    result = run(
+        """
+        from cakert import arrays
+
+        from cuda.bindings import driver
+
+        class Stream:
+            def __init__(self): self.handle = new_stream()
+            def __cuda_stream__(self): return (0, self.handle)
+            def __del__(self): driver_call("cuStreamDestroy", driver.CUstream(self.handle))
+
+        like = DeviceArray.from_numpy(array(8), stream=Stream())
+        out = arrays.empty(like=like, shape=(4,), dtype="float32")
+        del like
+        gc.collect()
+        mark("kept")
+        shape = out.numpy().shape
+        del out
+        gc.collect()
+        report(shape)
+        """
+    )
+    assert result.report == [4]
+    names = result.trace.after("kept").names()
+    assert names.index("cuMemFreeAsync") < names.index("cuStreamDestroy")
