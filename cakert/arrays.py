@@ -25,6 +25,7 @@ __all__ = [
     "framework_of",
     "from_numpy",
     "inspect",
+    "is_tensor",
     "overwrite",
     "to_numpy",
 ]
@@ -100,6 +101,15 @@ def framework_of(x: object, name: str = "the argument") -> Framework:
             f"__cuda_array_interface__), got {type(x).__name__}"
         )
     return "other"
+
+
+def is_tensor(x: object) -> bool:
+    """Whether ``x`` is a tensor of any framework that this module reads."""
+    try:
+        framework_of(x)
+    except TypeError:
+        return False
+    return True
 
 
 def inspect(x: Tensor, name: str = "the argument") -> ArrayInfo:
@@ -186,7 +196,9 @@ def from_numpy(a: Array, *, like: Tensor) -> Tensor:
     """
     info = inspect(like)
     if info.framework == "torch":
-        return _torch_from_numpy(a).to(like.device)
+        # A tensor made under inference_mode could not be overwritten outside it.
+        with sys.modules["torch"].inference_mode(False):
+            return _torch_from_numpy(a).to(like.device)
     if info.framework == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(info.device[1]):

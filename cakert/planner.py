@@ -162,7 +162,8 @@ def from_bsr(
 
     Notes
     -----
-    A dense mask is never made: the extra memory is a few times the size of the lists.
+    A dense mask is never made. Every row of the result is as wide as the longest: one full row
+    among short ones makes the lists, not the pattern, the size of Hq * MB * NB entries.
     """
     if not faults.strict:
         raise AssertionError("BSR patterns come from plan only, which is strict")

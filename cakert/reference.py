@@ -76,6 +76,11 @@ def attention(
     allowed = ((heads, q_blocks, kv_blocks), (keys.shape[1], q_blocks, kv_blocks))
     if keys.shape != values.shape or keys.shape[2] != dim or heads % keys.shape[1]:
         raise ValueError(f"k and v must fit q {queries.shape}, got {keys.shape}, {values.shape}")
+    if tokens % block or keys.shape[0] % block:
+        raise ValueError(
+            f"q and k must have multiples of block = {block} tokens, got {tokens} and "
+            f"{keys.shape[0]}"
+        )
     if mask.shape not in allowed:
         raise ValueError(
             f"block_mask must have shape {allowed[0]} or {allowed[1]}, got {mask.shape}"
@@ -84,6 +89,8 @@ def attention(
     lens = np.full(kv_blocks, block)
     if kv_block_lens is not None:
         lens = arrays.to_numpy(kv_block_lens).clip(0, block)
+        if lens.shape != (kv_blocks,):
+            raise ValueError(f"kv_block_lens must have shape {(kv_blocks,)}, got {lens.shape}")
 
     wanted = np.arange(tokens) if rows is None else np.asarray(rows, dtype=np.int64)
     out = np.zeros((len(wanted), heads, dim))

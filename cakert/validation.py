@@ -38,6 +38,8 @@ DTYPES = ("float16", "bfloat16")
 MAX_ROWS = MAX_TOKENS = 2**31 - 1
 # The kernels reach the rows of a tile with 32-bit offsets: 32 rows of heads x 192 bytes.
 MAX_HEADS = 2**19
+# They index the entries of all row lists with 32 bits (cuda/vsa_rows.cuh).
+MAX_LIST_ENTRIES = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def parse_device(device: Any, capabilities: Callable[[], Iterable[tuple[int, int
         kind, colon, number = device.partition(":")
         if kind == "cuda" and not colon:
             return None
-        if kind == "cuda" and number.isascii() and number.isdigit():
+        if kind == "cuda" and number.isascii() and number.isdigit() and len(number) < 10:
             return int(number)
     elif isinstance(getattr(device, "type", None), str) and hasattr(device, "index"):
         if device.type == "cuda":  # torch.device

@@ -68,11 +68,12 @@ class CakeVsaPlan(dict[str, Any]):
         Device memory of the plan by name, for inspection.
     """
 
-    __slots__ = ("__weakref__", "_call", "_fault", "_held")
+    __slots__ = ("__weakref__", "_call", "_held", "_lens_fault", "_pattern_fault")
 
     _call: Any
-    _fault: str | None
     _held: _Held
+    _lens_fault: str | None
+    _pattern_fault: str | None
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a plan owns device memory and cannot be copied or pickled: plan again")
@@ -182,6 +183,7 @@ def plan_cake_vsa(
     vsa_device.wake_driver(tensors.values())
     _refuse_capture(tensors)
 
+    _refuse_too_many_entries(problem, q2k_indices)
     source, kind, pattern = _read_pattern(problem, tensors)
     lens = None
     if kv_block_lens is not None:
@@ -228,7 +230,7 @@ def plan_cake_vsa(
         route=route.name,
         workspace=dict(workspace),
     )
-    plan._fault = None
+    plan._pattern_fault = plan._lens_fault = None
     plan._held = _Held(
         problem=problem,
         device=index,
@@ -308,11 +310,11 @@ def update_cake_vsa(
 ) -> None:
     """Give a plan another pattern of the same kind and shape; update + run equals plan + run.
 
-    What is not given stays: of the q2k pair the tensor that the plan holds is used, and with no
-    tensor given both are read again. Values that plan would refuse are repaired: an index
-    outside [0, NB) is skipped, a block named twice counts once, ``q2k_num`` is clamped to
-    [0, topk] and ``kv_block_lens`` to [0, C]; a row that ends up empty gives zeros and
-    lse = -inf. :func:`check_cake_vsa` tells.
+    What is not given stays; of the q2k pair the one that is not given is read again from the tensor
+    that the plan was made with, and with no tensor given both are. Values that plan would refuse
+    are repaired: an index outside [0, NB) is skipped, a block named twice counts once, ``q2k_num``
+    is clamped to [0, topk] and ``kv_block_lens`` to [0, C]; a row that ends up empty gives zeros
+    and lse = -inf. :func:`check_cake_vsa` tells.
 
     Parameters
     ----------
@@ -337,13 +339,16 @@ def update_cake_vsa(
 
     Notes
     -----
-    The copies run on the current stream of the framework of the tensors given. Ordering against
-    runs on other streams is the caller's.
+    The copies run on the current stream of the framework of the tensors given; numpy, JAX and
+    others have none, theirs run on the legacy default stream, which does not wait for torch's side
+    streams (pass a torch tensor, on the CPU if you like, to update in the order of torch's current
+    stream). Ordering against runs on other streams is the caller's.
     """
     own = _own(plan)
     held = own._held
     given = (block_mask, q2k_indices, q2k_num, kv_block_lens)
-    if vsa_device.capture_under_way(given):
+    touched = (*given, held.q2k_indices, held.q2k_num, held.row_counts)
+    if vsa_device.capture_under_way(touched):
         raise RuntimeError(
             "update_cake_vsa cannot be captured in a CUDA graph: in this version it works on the "
             "host; update between replays instead, a captured run reads the plan's memory"
@@ -375,7 +380,7 @@ def update_cake_vsa(
         topk=held.capacity,
     )
 
-    faults = Faults(strict=False)
+    faults, lens_faults = Faults(strict=False), Faults(strict=False)
     pattern: Pattern | None = None
     if block_mask is not None:
         pattern = planner.from_mask(
@@ -392,30 +397,36 @@ def update_cake_vsa(
         )
     if kv_block_lens is not None:
         lens = planner.plan_block_lens(
-            arrays.to_numpy(kv_block_lens), block=problem.block, faults=faults
+            arrays.to_numpy(kv_block_lens), block=problem.block, faults=lens_faults
         )
 
-    source = next((tensor for tensor in given if tensor is not None), held.q2k_indices)
+    # A framework that has a current stream goes before numpy, which has none.
+    sources = [tensor for tensor in given if tensor is not None] or [held.q2k_indices]
+    source = min(sources, key=lambda tensor: arrays.framework_of(tensor) == "numpy")
     stream = vsa_device.stream_of(source, held.device)
     vsa_device.write(held.workspace, pattern, lens, held.capacity * held.index_bytes, stream)
+    # Kept apart: the half that was not given is still in use, with what was wrong with it.
+    if lens is not None:
+        own._lens_fault = lens_faults.first
     if pattern is not None:
+        own._pattern_fault = faults.first
         counts = arrays.overwrite(held.row_counts, pattern.row_counts)
         if counts is not held.row_counts:
             own["row_counts"] = counts
-    own._fault = faults.first
 
 
 def check_cake_vsa(plan: dict[str, Any]) -> None:
-    """Raise what plan would have raised for the values of the last update, if anything.
+    """Raise what plan would have raised for the values that updates brought, if anything.
 
     Raises
     ------
     ValueError
-        The last update met a value that it had to repair.
+        A pattern or lengths that are in use had to be repaired by the update that gave them.
     TypeError
         ``plan`` is not one.
     """
-    fault = _own(plan)._fault
+    own = _own(plan)
+    fault = own._pattern_fault or own._lens_fault
     if fault is not None:
         raise ValueError(fault)
 
@@ -425,6 +436,16 @@ def _refuse_capture(tensors: dict[str, Tensor | None]) -> None:
         raise RuntimeError(
             "plan_cake_vsa was called inside a CUDA graph capture: plan before capture, it loads "
             "code, allocates and synchronises"
+        )
+
+
+def _refuse_too_many_entries(problem: Problem, q2k_indices: Tensor | None) -> None:
+    width = problem.kv_blocks if q2k_indices is None else int(q2k_indices.shape[2])
+    entries = problem.num_qo_heads * problem.q_blocks * width
+    if entries > validation.MAX_LIST_ENTRIES:
+        raise ValueError(
+            "num_qo_heads * (M // R) * (N // C, or topk of q2k_indices) must be at most "
+            f"{validation.MAX_LIST_ENTRIES}, got {entries}"
         )
 
 

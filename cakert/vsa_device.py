@@ -38,9 +38,6 @@ Tensor: TypeAlias = Any
 # What the toolkit of the shipped cubins asks of the driver (1000 * major + 10 * minor).
 _MINIMUM_CUDA = 13000
 
-# Kernels index the entries of all row lists with 32 bits (cuda/vsa_rows.cuh).
-_MAX_ENTRIES = 2**32 - 1
-
 # Frameworks whose captures only the driver knows of; torch and CuPy are asked themselves.
 _FOREIGN = ("cakert", "other")
 
@@ -86,6 +83,7 @@ def _current_device() -> int:
 
 def capture_under_way(tensors: Iterable[Tensor | None]) -> bool:
     """Whether copies of ``tensors`` would be captured; never the first to touch the driver."""
+    known = [(arrays.framework_of(t), t) for t in tensors if t is not None and arrays.is_tensor(t)]
     torch = sys.modules.get("torch")
     if (
         torch is not None
@@ -96,12 +94,16 @@ def capture_under_way(tensors: Iterable[Tensor | None]) -> bool:
     cupy = sys.modules.get("cupy")
     if (
         cupy is not None
-        and any(isinstance(tensor, cupy.ndarray) for tensor in tensors)
+        and any(framework == "cupy" for framework, _ in known)
         and cupy.cuda.get_current_stream().is_capturing()
     ):
         return True
     driver = sys.modules.get("cakert.runtime.driver")
-    return driver is not None and driver.initialised() and bool(driver.is_capturing(0))
+    if driver is None or not driver.initialised():
+        return False
+    # A DeviceArray is copied on a stream of its own, which need not be the current one.
+    own = [tensor.stream for framework, tensor in known if framework == "cakert"]
+    return any(driver.is_capturing(stream) for stream in (0, *own))
 
 
 def wake_driver(tensors: Iterable[Tensor | None]) -> None:
@@ -184,21 +186,10 @@ def upload(
     device: int,
     stream: int,
 ) -> dict[str, Any]:
-    """Allocate a plan's device memory and start filling it: workspaces by name.
-
-    Raises
-    ------
-    ValueError
-        The lists would have more entries than the kernels' 32-bit index reaches.
-    """
+    """Allocate a plan's device memory and start filling it: workspaces by name."""
     from cakert.runtime.memory import Workspace
 
     rows = problem.num_qo_heads * problem.q_blocks
-    if rows * pattern.capacity > _MAX_ENTRIES:
-        raise ValueError(
-            "num_qo_heads * (M // R) * (N // C, or topk of q2k_indices) must be at most "
-            f"{_MAX_ENTRIES}, got {rows * pattern.capacity}"
-        )
     pitch = pattern.capacity * pattern.index_bytes
     sizes = {"row_blocks": rows * pitch, "row_counts": rows * 4, "tile_order": rows * 4}
     if lens is not None:

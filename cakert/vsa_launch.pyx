@@ -15,7 +15,7 @@ from cakert.runtime.driver cimport check, enter_context, leave_context
 from cakert.runtime.library cimport Kernel
 from cakert.runtime.tensor cimport (
     DL_BFLOAT, DL_CUDA, DL_CUDA_MANAGED, DL_FLOAT, TensorView, device_text, dtype_name, is_packed,
-    release_view, resolve_stream, view_tensor,
+    is_tensor, must_outlive_launch, release_view, resolve_stream, view_tensor,
 )
 
 from cakert import arrays
@@ -192,6 +192,14 @@ cdef class VsaCall:
                         &config, <cu.CUfunction>self.kernel.handle, arguments, NULL
                     )
                 check(status, "cuLaunchKernelEx")
+                if (
+                    (views[Q].owner != NULL and must_outlive_launch(q))
+                    or (views[K].owner != NULL and must_outlive_launch(k))
+                    or (views[V].owner != NULL and must_outlive_launch(v))
+                ):
+                    with nogil:
+                        status = cu.cuStreamSynchronize(config.hStream)
+                    check(status, "cuStreamSynchronize")
             finally:
                 leave_context(pushed)
         finally:
@@ -254,8 +262,11 @@ cdef class VsaCall:
             refuse_grad(which)
         try:
             view_tensor(tensor, stream, view)
-        except TypeError as error:
-            raise TypeError(f"{NAMES[which]}: {error}") from None
+        except (BufferError, TypeError, ValueError) as error:
+            # What is a tensor but of a kind that no plan takes (a version, a type, too many axes)
+            # does not match the plan.
+            kind = TypeError if not is_tensor(tensor) else ValueError
+            raise kind(f"{NAMES[which]}: {error}") from None
         same = view.ndim == expected.ndim
         if same:
             for axis in range(expected.ndim):

@@ -108,6 +108,12 @@ def test_shapes_that_do_not_fit():
         attention(q, k, v, full(2, 4, 2), sm_scale=None, block=64)  # F25: transposed
     with pytest.raises(ValueError, match="k and v must fit q"):
         attention(q, k, v[:64], full(2, 2, 4), sm_scale=None, block=64)
+    with pytest.raises(ValueError, match="multiples of block = 64 tokens, got 120 and 256"):
+        attention(q[:120], k, v, full(2, 1, 4), sm_scale=None, block=64)
+    with pytest.raises(ValueError, match="multiples of block = 64 tokens, got 128 and 250"):
+        attention(q, k[:250], v[:250], full(2, 2, 3), sm_scale=None, block=64)
+    with pytest.raises(ValueError, match=r"kv_block_lens must have shape \(4,\), got \(5,\)"):
+        attention(q, k, v, full(2, 2, 4), sm_scale=None, block=64, kv_block_lens=np.ones(5, int))
 
 
 # ------------------------------------------------------------------------------- closed forms

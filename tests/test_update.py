@@ -177,10 +177,14 @@ def test_update_repairs_and_check_tells(host_device):  # F1, F23
     assert device_rows(p)[0] == []
     assert device_rows(p)[3 * MB + 1] == sorted(lists[3, 1].tolist())
     lens = np.array([0, 65, -5, 64, 1, 2, 3, 2**40])
-    update(r"kv_block_lens entries must be in \[1, C\].*got 0 at KV block 0", kv_block_lens=lens)
+    # Lengths alone do not mend the counts, which are still in use; plan would name those first.
+    update(r"q2k_num entries must be in \[1, topk\].*got 0 at head 0", kv_block_lens=lens)
     clamped = p["workspace"]["kv_block_lens"].data.view(np.int32)
     assert clamped.tolist() == [0, 64, 0, 64, 1, 2, 3, 64]
     cakert.update_cake_vsa(p)
+    with pytest.raises(ValueError, match=r"kv_block_lens entries must be.*got 0 at KV block 0"):
+        cakert.check_cake_vsa(p)
+    cakert.update_cake_vsa(p, kv_block_lens=np.full(NB, 64))
     cakert.check_cake_vsa(p)
 
     p = plan(block_mask=random_mask())
@@ -188,6 +192,35 @@ def test_update_repairs_and_check_tells(host_device):  # F1, F23
     mask[2, 1] = False
     update("block_mask selects none at head 2, query block 1", block_mask=mask)
     assert device_rows(p) == rows_of(mask)
+
+
+def test_counts_and_lengths_in_one_update(host_device):
+    on = host_device.on
+    lists, num = random_q2k()
+    p = plan(q2k_indices=on(lists), q2k_num=on(num), kv_block_lens=np.full(NB, 64))
+    fewer, lens = np.ones_like(num), np.arange(1, NB + 1)
+    cakert.update_cake_vsa(p, q2k_num=on(fewer), kv_block_lens=lens)
+    fresh = plan(q2k_indices=on(lists), q2k_num=on(fewer), kv_block_lens=lens)
+    assert device_rows(p) == device_rows(fresh)
+    for name in ("row_counts", "kv_block_lens"):
+        assert np.array_equal(p["workspace"][name].data, fresh["workspace"][name].data)
+
+
+def test_rereading_lists_in_a_capture(host_device, monkeypatch):
+    lists, num = random_q2k()
+    p = plan(q2k_indices=host_device.on(lists), q2k_num=host_device.on(num))
+    monkeypatch.setattr(fake_cupy.Stream, "capturing", True)
+    with pytest.raises(RuntimeError, match="cannot be captured"):
+        cakert.update_cake_vsa(p)
+
+
+def test_update_outside_the_inference_mode_of_plan(host_device):
+    torch = pytest.importorskip("torch")
+    with torch.inference_mode():
+        p = plan(block_mask=torch.from_numpy(random_mask()))
+    mask = random_mask()
+    cakert.update_cake_vsa(p, block_mask=torch.from_numpy(mask))
+    assert np.array_equal(p["row_counts"].numpy(), mask.sum(-1))
 
 
 def test_update_in_a_capture(host_device, monkeypatch):

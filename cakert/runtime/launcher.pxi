@@ -6,10 +6,10 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from cakert.runtime.arguments cimport block_bytes, check_count, is_scalar, pack_scalar
-from cakert.runtime.driver cimport enter_context, leave_context, raise_status_with
+from cakert.runtime.driver cimport check, enter_context, leave_context, raise_status_with
 from cakert.runtime.tensor cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, PointerView, device_text, dtype_name, is_tensor,
-    point_at, release_pointer, resolve_stream, tensor_device,
+    must_outlive_launch, point_at, release_pointer, resolve_stream, tensor_device,
 )
 
 from cakert.runtime.geometry import check_block, check_cluster, check_grid, dim3
@@ -239,7 +239,10 @@ cdef class Launcher:
         Notes
         -----
         The call borrows the tensors: memory that a stream-ordered allocator gave out on the same
-        stream may be released as soon as it returns; on another stream keep the tensors.
+        stream may be released as soon as it returns; on another stream keep the tensors. With JAX
+        arrays the call waits for the kernel, because XLA would reuse a released array at once.
+        torch's lazily negated views (``x.conj().imag``) are passed as they lie in memory: resolve
+        them first (``resolve_neg``).
         """
         self.launch(tensors, stream)
 
@@ -289,6 +292,12 @@ cdef class Launcher:
                     status = cu.cuLaunchKernelEx(&config, function, params, NULL)
                 if status != cu.CUDA_SUCCESS:
                     raise_status_with(status, "cuLaunchKernelEx", f"kernel {self.kernel.name}")
+                for index in range(taken):
+                    if views[index].owner != NULL and must_outlive_launch(tensors[index]):
+                        with nogil:
+                            status = cu.cuStreamSynchronize(config.hStream)
+                        check(status, "cuStreamSynchronize")
+                        break
             finally:
                 leave_context(pushed)
         finally:

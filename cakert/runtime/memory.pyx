@@ -87,11 +87,11 @@ cdef class Workspace:
             try:
                 with nogil:
                     status = cu.cuMemAlloc(&pointer, self.nbytes)
+                self.pointer = pointer   # at once: what fails from here on must not lose it
             finally:
                 leave_relaxed(mode)
             if status != cu.CUDA_SUCCESS:
                 raise_status_with(status, "cuMemAlloc", f"{nbytes} bytes on cuda:{device}")
-            self.pointer = pointer
         finally:
             leave_context(pushed)
 

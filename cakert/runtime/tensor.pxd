@@ -57,6 +57,9 @@ cdef bint is_packed(const TensorView* view) noexcept nogil  # C-contiguous, size
 cdef int tensor_device(object obj, int32_t* device_type, int32_t* device_id) except -1
 # Whether `obj` offers one of the interfaces above; asks its type only.
 cdef bint is_tensor(object obj) except -1
+# Whether the producer may reuse the memory as soon as it is released, without regard to the stream
+# that reads it (XLA knows its own streams only): then a launch has to be waited for.
+cdef bint must_outlive_launch(object obj) except -1
 # "float32", "bfloat16", "float32x2" (two lanes).
 cdef str dtype_name(uint8_t code, uint8_t bits, uint16_t lanes)
 # The DLPack type of a numpy dtype's name; TypeError for a type that DLPack cannot say.

@@ -158,6 +158,10 @@ cdef bint is_tensor(object obj) except -1:
     return entry_of(obj).interface != FROM_NOTHING
 
 
+cdef bint must_outlive_launch(object obj) except -1:
+    return entry_of(obj).framework == "jax"
+
+
 cdef int not_a_tensor(object obj) except -1:
     raise TypeError(
         f"expected a tensor (numpy, torch, CuPy, JAX or any object with __dlpack__ or "

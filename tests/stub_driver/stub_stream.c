@@ -103,11 +103,19 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   STUB_END("\"stream\":%lu", STUB_STREAM(stream));
 }
 
+/* A captured stream has nothing to wait for: that fails and spoils the capture in every mode. */
+static CUresult check_not_captured(CUstream stream) {
+  if (is_default(stream) || stream->capture == CAPTURE_NONE) return CUDA_SUCCESS;
+  stream->capture = CAPTURE_INVALIDATED;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 CUresult cuStreamSynchronize(CUstream stream) {
   STUB_BEGIN("cuStreamSynchronize");
   CUcontext context;
   STUB_DO(status = stub_check_unsafe();)
   STUB_DO(status = stub_stream_context(stream, &context);)
+  STUB_DO(status = check_not_captured(stream);)
   STUB_END("\"stream\":%lu", STUB_STREAM(stream));
 }
 

@@ -105,3 +105,60 @@ def test_outputs_keep_the_stream_of_their_inputs_alive():
     assert result.report == [4]
     names = result.trace.after("kept").names()
     assert names.index("cuMemFreeAsync") < names.index("cuStreamDestroy")
+
+
+def test_plan_and_update_see_a_capture_on_the_stream_of_an_array():
+    result = run(
+        """
+        from cakert import plan_cake_vsa, update_cake_vsa
+        mask = np.ones((1, 2, 3), bool)
+        stream = new_stream(blocking=False)
+        on_stream = DeviceArray.from_numpy(mask, stream=stream)
+        def plan(mask):
+            return plan_cake_vsa(None, None, mask, None, None, None, M=128, N=192, R=64, C=64,
+                                 num_qo_heads=1, num_kv_heads=1, head_dim=64, q_data_type="float16",
+                                 sm_scale=None, device=0)
+        ready = plan(on_stream)
+        begin_capture(stream)
+        mark("inside")
+        errors = [failure(lambda: plan(on_stream)),
+                  failure(lambda: update_cake_vsa(ready, block_mask=on_stream)),
+                  failure(lambda: update_cake_vsa(ready, block_mask=mask))]
+        mark("over")
+        report([errors, end_capture(stream)])
+        """
+    )
+    errors, status = result.report
+    assert "plan before capture" in errors[0]["text"]
+    assert all("cannot be captured" in error["text"] for error in errors[1:])
+    assert status == "CUDA_SUCCESS"
+    assert not any("Memcpy" in name for name in result.trace.after("inside").names())
+
+
+def test_a_run_on_jax_arrays_is_waited_for():
+    """XLA reuses a released array without regard to our stream; others order by streams."""
+    result = run(
+        """
+        from helpers.fake_tensor import FakeCuda
+        from stub_problem import Problem
+
+        def Array(values):
+            lent = FakeCuda(values)
+            lent.__class__ = type("Array", (type(lent),), {"__module__": "jax"})
+            return lent
+
+        p = Problem()
+        plan = p.plan()
+        out = FakeCuda(p.array("out"))
+        def go(kind):
+            mark(kind.__name__)
+            inputs = [kind(p.array(name)) for name in ("q", "k", "v")]
+            cakert.run_cake_vsa(plan, *inputs, out=out, lse=None, return_lse=False, backend="cake")
+        go(FakeCuda)
+        go(Array)
+        report(0)
+        """
+    )
+    assert "cuStreamSynchronize" not in result.trace.after("FakeCuda").names()
+    names = result.trace.after("Array").names()
+    assert names.index("cuLaunchKernelEx") < names.index("cuStreamSynchronize")
