@@ -9,10 +9,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- allocations ---- */
 
-enum { ALIGNMENT = 256, POISON = 0xCD, FREED_KEPT = 256 };
+enum { POISON = 0xCD, FREED_KEPT = 256 };
 
 struct block {
   struct block *next;
@@ -47,19 +48,16 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, CUdevice device, bo
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   size_t limit = (size_t)stub_env_number("STUB_CUDA_MEMORY", device, 1L << 33);
   struct block *block = malloc(sizeof *block);
-  void *memory = NULL;
+  void *memory = MAP_FAILED;
   pthread_mutex_lock(&stub_lock);
-  bool fits = block && bytes <= limit - used_bytes[device] &&
-              !posix_memalign(&memory, ALIGNMENT, bytes);
+  if (block && bytes <= limit - used_bytes[device])
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  bool fits = memory != MAP_FAILED;
   if (fits) {
     memset(memory, POISON, bytes); /* a fresh allocation holds no useful value */
     *block = (struct block){live, (CUdeviceptr)(uintptr_t)memory, bytes, device, ordered, false};
     live = block;
     used_bytes[device] += bytes;
-    for (size_t i = 0; i < FREED_KEPT; i++) /* the address may be one that was freed before */
-      if (freed[i].address < block->address + bytes &&
-          block->address < freed[i].address + freed[i].bytes)
-        freed[i].bytes = 0;
     *address = block->address;
   }
   pthread_mutex_unlock(&stub_lock);
@@ -79,7 +77,9 @@ static CUresult release(CUdeviceptr address, bool ordered) {
     *link = block->next;
     used_bytes[block->device] -= block->bytes;
     freed[freed_count++ % FREED_KEPT] = *block;
-    free((void *)(uintptr_t)address);
+    /* The pages go, the addresses stay taken: no memory that a test lends can ever lie there. */
+    mmap((void *)(uintptr_t)address, block->bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     free(block);
   }
   pthread_mutex_unlock(&stub_lock);

@@ -1,0 +1,53 @@
+"""README and docs: nothing unfilled, every link of ours leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGES = ("README.md", "CHANGELOG.md", "docs/*.md")
+
+
+def pages(project: Path) -> list[Path]:
+    return [page for pattern in PAGES for page in sorted(project.glob(pattern))]
+
+
+def test_links_lead_somewhere(project):
+    found = pages(project)
+    assert len(found) >= 5
+    for page in found:
+        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_nothing_is_left_to_be_filled_in(project):
+    for page in pages(project):
+        assert not re.findall(r"@[A-Z]+@|TODO|TBD|FIXME", page.read_text()), page.name
+
+
+@pytest.mark.parametrize(
+    "command", ["pip install . && cakert demo", "pip install -e '.[test]' && pytest"]
+)
+def test_readme_has_the_two_commands(project, command):
+    assert command in (project / "README.md").read_text().splitlines()
+
+
+def test_kernel_table_is_that_of_the_manifest(project):
+    """docs/kernels.md quotes resources; they change with every build."""
+    from cakert.cubins import store
+
+    text = (project / "docs" / "kernels.md").read_text()
+    registers: dict[tuple[int, int], dict[str, int]] = {}
+    shared: dict[tuple[int, int], int] = {}
+    for entry in store().entries:
+        for kernel in entry.kernels:
+            if kernel.dtype == "bf16":
+                registers.setdefault((kernel.R, kernel.D), {})[entry.target] = kernel.registers
+                shared[kernel.R, kernel.D] = kernel.shared_bytes
+    assert len(registers) == 6
+    for (block, head_dim), by_target in registers.items():
+        row = " / ".join(str(by_target[target]) for target in ("sm_90", "sm_100a", "sm_103a"))
+        assert f"| {block} | {head_dim} | {row} | {shared[block, head_dim]:,} |" in text
