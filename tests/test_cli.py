@@ -335,7 +335,8 @@ def test_demo_is_right_on_a_gpu(dtype, block, head_dim):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"cake_vsa_portable_r{block}_d{head_dim}_{dtype}" in done.stdout
+    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+    assert f"cake_vsa_portable_r{block}_d{head_dim}_{short}" in done.stdout
     assert "within the bound" in done.stdout
 
 
