@@ -136,11 +136,13 @@ cdef class Library:
         values[0] = <void*><size_t>1
         # Relaxed here and below: loading is no part of a graph that another thread captures.
         enter_relaxed(&mode)
-        with nogil:
-            status = cu.cuLibraryLoadData(
-                &self.handle, code, NULL, NULL, 0, options, values, 1
-            )
-        leave_relaxed(mode)
+        try:
+            with nogil:
+                status = cu.cuLibraryLoadData(
+                    &self.handle, code, NULL, NULL, 0, options, values, 1
+                )
+        finally:
+            leave_relaxed(mode)
         if status != cu.CUDA_SUCCESS:
             raise_status_with(status, "cuLibraryLoadData", self.load_detail(-1))
         self.names = enumerate_kernels(self)
@@ -375,11 +377,13 @@ cdef class Kernel:
         try:
             if allowed is None:
                 enter_relaxed(&mode)
-                with nogil:
-                    status = cu.cuKernelGetFunction(&function, self.handle)
-                    if status == cu.CUDA_SUCCESS:
-                        status = cu.cuFuncLoad(function)
-                leave_relaxed(mode)
+                try:
+                    with nogil:
+                        status = cu.cuKernelGetFunction(&function, self.handle)
+                        if status == cu.CUDA_SUCCESS:
+                            status = cu.cuFuncLoad(function)
+                finally:
+                    leave_relaxed(mode)
                 if status != cu.CUDA_SUCCESS:
                     raise_status_with(
                         status,
