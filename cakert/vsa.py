@@ -193,7 +193,7 @@ def plan_cake_vsa(
 
     index = resolve()
     route, entry = vsa_device.open_device(problem, index)
-    _refuse_capture(tensors)  # only now can every library's captures be seen
+    _refuse_capture(tensors, index)  # only now can every library's captures be seen
     kernel = vsa_device.load_kernel(route.name, entry)
     record = entry.kernel(route.name)
     kernel.load_on(index, record.shared_bytes)
@@ -348,7 +348,7 @@ def update_cake_vsa(
     held = own._held
     given = (block_mask, q2k_indices, q2k_num, kv_block_lens)
     touched = (*given, held.q2k_indices, held.q2k_num, held.row_counts)
-    if vsa_device.capture_under_way(touched):
+    if vsa_device.capture_under_way(touched, held.device):
         raise RuntimeError(
             "update_cake_vsa cannot be captured in a CUDA graph: in this version it works on the "
             "host; update between replays instead, a captured run reads the plan's memory"
@@ -431,8 +431,8 @@ def check_cake_vsa(plan: dict[str, Any]) -> None:
         raise ValueError(fault)
 
 
-def _refuse_capture(tensors: dict[str, Tensor | None]) -> None:
-    if vsa_device.capture_under_way(tensors.values()):
+def _refuse_capture(tensors: dict[str, Tensor | None], device: int | None = None) -> None:
+    if vsa_device.capture_under_way(tensors.values(), device):
         raise RuntimeError(
             "plan_cake_vsa was called inside a CUDA graph capture: plan before capture, it loads "
             "code, allocates and synchronises"

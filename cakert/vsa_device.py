@@ -81,8 +81,14 @@ def _current_device() -> int:
     return int(driver.current_device())
 
 
-def capture_under_way(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether copies of ``tensors`` would be captured; never the first to touch the driver."""
+def capture_under_way(tensors: Iterable[Tensor | None], device: int | None = None) -> bool:
+    """Whether copies of ``tensors`` would be captured; never the first to touch the driver.
+
+    Parameters
+    ----------
+    device
+        Also look at the default stream of this device, which must be in use already.
+    """
     known = [(arrays.framework_of(t), t) for t in tensors if t is not None and arrays.is_tensor(t)]
     torch = sys.modules.get("torch")
     if (
@@ -101,9 +107,16 @@ def capture_under_way(tensors: Iterable[Tensor | None]) -> bool:
     driver = sys.modules.get("cakert.runtime.driver")
     if driver is None or not driver.initialised():
         return False
-    # A DeviceArray is copied on a stream of its own, which need not be the current one.
-    own = [tensor.stream for framework, tensor in known if framework == "cakert"]
-    return any(driver.is_capturing(stream) for stream in (0, *own))
+    # The streams that copies would use, which need not be those of the current device.
+    streams = [(t.stream, t.device) for framework, t in known if framework == "cakert"]
+    streams += [
+        (0, arrays.device_of(t)[1])
+        for framework, t in known
+        if framework == "other" and arrays.device_of(t)[0] == "cuda"
+    ]
+    if device is not None:
+        streams.append((0, device))
+    return bool(driver.is_capturing(0)) or any(driver.is_capturing(*each) for each in streams)
 
 
 def wake_driver(tensors: Iterable[Tensor | None]) -> None:

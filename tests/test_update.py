@@ -206,6 +206,16 @@ def test_counts_and_lengths_in_one_update(host_device):
         assert np.array_equal(p["workspace"][name].data, fresh["workspace"][name].data)
 
 
+def test_a_tensor_with_a_stream_decides_before_numpy(host_device):
+    torch = pytest.importorskip("torch")
+    p = plan(block_mask=random_mask(), kv_block_lens=np.full(NB, 64))
+    host_device.sources.clear()
+    lens = torch.full((NB,), 63)
+    cakert.update_cake_vsa(p, block_mask=random_mask(), kv_block_lens=lens)
+    (source,) = host_device.sources
+    assert source is lens
+
+
 def test_rereading_lists_in_a_capture(host_device, monkeypatch):
     lists, num = random_q2k()
     p = plan(q2k_indices=host_device.on(lists), q2k_num=host_device.on(num))

@@ -24,6 +24,7 @@ from gpu_environment import environment
 ROOT = Path(__file__).resolve().parent.parent
 SUMMARY = re.compile(r"\d+ (passed|failed|skipped)|(ERROR|RACECHECK) SUMMARY")
 ANY_PASSED = re.compile(r"[1-9]\d* passed")
+STAGE_SECONDS = 1800
 STAGES = ("matrix", "memcheck", "racecheck", "synccheck", "initcheck")
 
 
@@ -107,9 +108,15 @@ def main() -> int:
         start = time.monotonic()
         # JAX would otherwise take most of the card's memory for itself.
         variables = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        done = subprocess.run(
-            command, cwd=ROOT, text=True, capture_output=True, env=variables, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, text=True, capture_output=True, env=variables, check=False,
+                timeout=STAGE_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            print(f"verify_gpu: stage {stage} did not end within {STAGE_SECONDS} s")
+            results[stage] = (False, "timed out", float(STAGE_SECONDS), command)
+            continue
         output = done.stdout + done.stderr
         if done.returncode:
             print(output)

@@ -58,7 +58,12 @@ cdef int free_retired() except -1:
     cdef list waiting = retired
     retired = []
     for device, pointer, stream, owner in waiting:
-        if not free_in_order(device, pointer, <cu.CUstream><size_t>stream):
+        try:
+            if free_in_order(device, pointer, <cu.CUstream><size_t>stream):
+                continue
+        except RuntimeError:
+            pass                     # a lost context took its memory along; the others wait on
+        else:
             retired.append((device, pointer, stream, owner))
     return 0
 
@@ -143,6 +148,12 @@ cdef class DeviceArray:
         try:
             if self.nbytes == 0:
                 return self
+            # A graph would own the memory: it could neither be freed here nor replayed twice.
+            if driver.is_capturing(<size_t>handle):
+                raise RuntimeError(
+                    "a DeviceArray cannot be allocated on a stream that is being captured: "
+                    "allocate before capture (for a run, pass out and lse)"
+                )
             with nogil:
                 status = cu.cuMemAllocAsync(&pointer, self.nbytes, handle)
             if status != cu.CUDA_SUCCESS:

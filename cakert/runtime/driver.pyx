@@ -283,13 +283,15 @@ def current_device():
     return device
 
 
-def is_capturing(size_t stream):
+def is_capturing(size_t stream, int device=-1):
     """Tell whether a stream is being captured into a CUDA graph.
 
     Parameters
     ----------
     stream : int
         Stream handle; 0 and 1 are the legacy default stream.
+    device : int, optional
+        Whose default stream is meant by the handles up to 2; the current device's if left out.
 
     Returns
     -------
@@ -299,12 +301,19 @@ def is_capturing(size_t stream):
     cdef cu.CUstreamCaptureStatus capture = cu.CU_STREAM_CAPTURE_STATUS_NONE
     cdef cu.CUcontext context = NULL
     cdef cu.CUresult status
+    cdef int pushed = 0
     ensure_init()
     if stream <= 2:
-        check(cu.cuCtxGetCurrent(&context), "cuCtxGetCurrent")
-        if context == NULL:
-            return False  # a default stream of no context: nothing can be captured there
-    status = cu.cuStreamIsCapturing(<cu.CUstream>stream, &capture)
+        if device >= 0:
+            pushed = enter_context(device)
+        else:
+            check(cu.cuCtxGetCurrent(&context), "cuCtxGetCurrent")
+            if context == NULL:
+                return False  # a default stream of no context: nothing can be captured there
+    try:
+        status = cu.cuStreamIsCapturing(<cu.CUstream>stream, &capture)
+    finally:
+        leave_context(pushed)
     if status == cu.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
         return True
     check(status, "cuStreamIsCapturing")

@@ -240,7 +240,8 @@ cdef class Launcher:
         -----
         The call borrows the tensors: memory that a stream-ordered allocator gave out on the same
         stream may be released as soon as it returns; on another stream keep the tensors. With JAX
-        arrays the call waits for the kernel, because XLA would reuse a released array at once.
+        and TensorFlow arrays the call waits for the kernel, because their allocators would reuse a
+        released array at once; keep the tensors of other pools yourself.
         torch's lazily negated views (``x.conj().imag``) are passed as they lie in memory: resolve
         them first (``resolve_neg``).
         """

@@ -18,11 +18,13 @@ from cakert.runtime.driver cimport (
     raise_status_with,
 )
 
+from cakert.errors import MINIMUM_DRIVER
 from cakert.runtime import driver
 from cakert.runtime.geometry import DeviceLimits, check_shared
 from cakert.runtime.image import check_image, check_sha256
 from cakert.runtime.integers import checked_int
 
+MINIMUM_CUDA = 12040                 # the oldest driver with every function that is used here
 MAX_SHARED_BYTES = 2**31 - 1         # of the parameter; the device's own limit is far below
 
 cdef dict limits_by_device = {}      # device -> DeviceLimits
@@ -131,6 +133,12 @@ cdef class Library:
         if sha256 is not None:
             check_sha256(self.image, sha256, name)
         ensure_init()
+        if driver.driver_version() < MINIMUM_CUDA:
+            raise RuntimeError(
+                f"cakert needs driver {MINIMUM_DRIVER} or newer for cubins of CUDA 13.0, one for "
+                f"CUDA 12.4 to load anything; got a driver for CUDA "
+                f"{driver.driver_version() // 1000}.{driver.driver_version() % 1000 // 10}"
+            )
         code = <const char*>(<bytes>self.image)
         options[0] = cu.CU_LIBRARY_BINARY_IS_PRESERVED
         values[0] = <void*><size_t>1

@@ -102,11 +102,13 @@ cdef class Workspace:
             return
         try:
             pushed = enter_context(self.device)
-            enter_relaxed(&mode)
-            with nogil:
-                cu.cuMemFree(self.pointer)
-            leave_relaxed(mode)
-            leave_context(pushed)
+            try:
+                enter_relaxed(&mode)
+                with nogil:
+                    cu.cuMemFree(self.pointer)
+                leave_relaxed(mode)
+            finally:
+                leave_context(pushed)
         except RuntimeError:
             pass                     # a lost context took its memory along
 
@@ -335,6 +337,11 @@ cdef int read_back(
     try:
         enter_relaxed(&mode)
         try:
+            if driver.is_capturing(<size_t>stream):
+                raise RuntimeError(
+                    "device memory cannot be read on a stream that is being captured: copy before "
+                    "capture"
+                )
             with nogil:
                 status = cu.cuMemcpyDtoHAsync(host, source, nbytes, stream)
             check(status, "cuMemcpyDtoHAsync")

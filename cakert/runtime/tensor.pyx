@@ -159,7 +159,7 @@ cdef bint is_tensor(object obj) except -1:
 
 
 cdef bint must_outlive_launch(object obj) except -1:
-    return entry_of(obj).framework == "jax"
+    return entry_of(obj).framework in ("jax", "tensorflow")
 
 
 cdef int not_a_tensor(object obj) except -1:

@@ -96,7 +96,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     cupy = fake_cupy.install(monkeypatch)
     record = SimpleNamespace(threads=128, shared_bytes=98304)
     entry = SimpleNamespace(kernel=lambda name: record)
-    device = SimpleNamespace(kernel=HostKernel(), waits=[], cupy=cupy, on=fake_cupy.Ndarray)
+    device = SimpleNamespace(
+        kernel=HostKernel(), waits=[], sources=[], cupy=cupy, on=fake_cupy.Ndarray
+    )
 
     def open_device(problem, index):
         device.index = index
@@ -111,7 +113,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(memory, "Workspace", HostWorkspace)
     monkeypatch.setattr(vsa_device, "open_device", open_device)
     monkeypatch.setattr(vsa_device, "load_kernel", lambda name, entry: device.kernel)
-    monkeypatch.setattr(vsa_device, "stream_of", lambda tensor, index: 77)
+    monkeypatch.setattr(
+        vsa_device, "stream_of", lambda tensor, index: device.sources.append(tensor) or 77
+    )
     monkeypatch.setattr(vsa_device, "wait", lambda *args: device.waits.append(args))
     return device
 

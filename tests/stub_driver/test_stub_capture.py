@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from helpers.stub import run_with_stub
 
 PRELUDE = """
@@ -133,6 +134,88 @@ def test_plan_and_update_see_a_capture_on_the_stream_of_an_array():
     assert all("cannot be captured" in error["text"] for error in errors[1:])
     assert status == "CUDA_SUCCESS"
     assert not any("Memcpy" in name for name in result.trace.after("inside").names())
+
+
+def test_planning_beside_the_capture_of_another_thread():
+    """The planning thread has no current context: it must look at the plan's own device."""
+    result = run(
+        """
+        import threading
+        from cakert import plan_cake_vsa, update_cake_vsa
+        from cuda.bindings import driver
+        driver_call("cuCtxPopCurrent")
+        mask = np.ones((1, 2, 3), bool)
+        on_device = DeviceArray.from_numpy(mask, device=0)
+        def plan(mask):
+            return plan_cake_vsa(None, None, mask, None, None, None, M=128, N=192, R=64, C=64,
+                                 num_qo_heads=1, num_kv_heads=1, head_dim=64, q_data_type="float16",
+                                 sm_scale=None, device=0)
+        ready = plan(mask)
+
+        def beside(call):
+            begun, done, status = threading.Event(), threading.Event(), []
+            def capture():
+                make_current(0)
+                stream = new_stream(blocking=True)
+                begin_capture(stream, 1)
+                begun.set()
+                done.wait()
+                status.append(end_capture(stream))
+            thread = threading.Thread(target=capture)
+            thread.start()
+            begun.wait()
+            error = failure(call)
+            done.set()
+            thread.join()
+            return error["text"], status[0]
+
+        report([beside(lambda: plan(on_device)), beside(lambda: plan(mask)),
+                beside(lambda: update_cake_vsa(ready, block_mask=on_device)),
+                beside(lambda: update_cake_vsa(ready, block_mask=mask))])
+        """
+    )
+    texts, statuses = zip(*result.report, strict=True)
+    assert set(statuses) == {"CUDA_SUCCESS"}
+    assert all("plan before capture" in text for text in texts[:2]), texts
+    assert all("cannot be captured" in text for text in texts[2:]), texts
+
+
+def test_no_array_is_allocated_inside_a_capture():
+    result = run(
+        """
+        stream = new_stream(blocking=False)
+        begin_capture(stream)
+        error = failure(lambda: DeviceArray.empty(4, "float32", stream=stream))
+        report([error, end_capture(stream)])
+        """
+    )
+    error, status = result.report
+    assert error["type"] == "RuntimeError" and "allocate before capture" in error["text"]
+    assert status == "CUDA_SUCCESS" and not result.trace.named("cuMemAllocAsync")
+
+
+@pytest.mark.parametrize("module", ["jax", "tensorflow"])
+def test_a_launch_on_jax_arrays_is_waited_for(module):
+    result = run(
+        f"""
+        from helpers.fake_tensor import FakeCuda
+        kernel = cakert.Library(tiny_cubin({{"add": (8, 8, 4)}}, max_threads=512))["add"]
+        def lend(foreign):
+            lent = FakeCuda(array(64))
+            if foreign:
+                lent.__class__ = type("Array", (type(lent),), {{"__module__": {module!r}}})
+            return lent
+        for foreign in (False, True):
+            launcher = kernel.prepare(lend(False), lend(foreign), 7, grid=1, block=64)
+            mark(str(foreign))
+            launcher.run(lend(False), lend(foreign))
+            mark("end")
+        report(0)
+        """
+    )
+    assert "cuStreamSynchronize" not in result.trace.after("False").names()
+    names = result.trace.after("True").names()
+    assert names.index("cuLaunchKernelEx") < names.index("cuStreamSynchronize")
 
 
 def test_a_run_on_jax_arrays_is_waited_for():

@@ -145,3 +145,16 @@ def test_layout_of_the_tiny_cubins_is_what_the_product_reads():
     image = tiny_cubin(dict.fromkeys(names, (8, 4)), target="sm_103a")
     info = describe_image(image)
     assert (info.target, info.kernels) == ("sm_103a", names)
+
+
+@pytest.mark.parametrize("version", [11080, 12020, 12030])
+def test_a_driver_without_the_functions_used_is_named(version):
+    result = run("report(failure(lambda: cakert.Library(image)))", driver=version)
+    assert result.report["type"] == "RuntimeError"
+    assert "driver 580 or newer" in result.report["text"]
+    assert f"CUDA {version // 1000}.{version % 1000 // 10}" in result.report["text"]
+    assert not result.trace.named("cuLibraryLoadData")
+
+
+def test_an_older_driver_loads_what_it_can():
+    assert run("report(cakert.Library(image).names)", driver=12040).report == ["add", "mix"]

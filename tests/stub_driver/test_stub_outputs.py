@@ -175,3 +175,30 @@ def test_ten_thousand_runs_release_every_tensor():
     exports, releases, grown, lent = result.report
     assert exports == releases >= 40000 and lent == 0
     assert grown < 64 * 1024
+
+
+def test_gradients_are_refused_while_grad_is_enabled():
+    """F56."""
+    pytest.importorskip("torch")
+    result = run_script(
+        """
+        import torch
+        p = Problem()
+        plan = p.plan()
+        q, k, v, out = p.tensors("q", "k", "v", "out")
+        for tensor in (q, k, v, out):
+            tensor.requires_grad = False
+        errors = []
+        for tensor in (q, k, v, out):
+            tensor.requires_grad = True
+            errors.append(failure(lambda: run(plan, q, k, v, out=out)))
+            with torch.no_grad():
+                run(plan, q, k, v, out=out)
+            tensor.requires_grad = False
+        report(errors)
+        """
+    )
+    for name, error in zip(("q", "k", "v", "out"), result.report, strict=True):
+        assert error["type"] == "RuntimeError"
+        assert error["text"].startswith(f"{name} requires grad") and "forward only" in error["text"]
+    assert len(launched_addresses(result)) == 4
