@@ -9,7 +9,7 @@ Environment
 CUDA_HOME, CUDA_PATH
     Root of a CUDA toolkit whose ``include`` folder is to be used.
 CAKERT_DEBUG_CYTHON
-    ``1`` turns bounds, overflow-of-index and initialisation checks of Cython on.
+    ``1`` turns Cython's checks of negative indices, initialisation and C division on.
 """
 
 from __future__ import annotations
