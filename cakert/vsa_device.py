@@ -158,7 +158,7 @@ def open_device(problem: Problem, index: int) -> tuple[routes.Route, Any]:
     if version < _MINIMUM_CUDA:
         raise RuntimeError(
             f"cubins of CUDA 13.0 need driver {MINIMUM_DRIVER} or newer, got a driver for CUDA "
-            f"{version // 1000}.{version % 1000 // 10}"
+            f"{driver.version_text(version)}"
         )
     route = routes.choose(
         capability, R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype

@@ -8,22 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import fake_cupy
+from helpers.host_device import SCALARS
 
 from cakert import validation
 from cakert.validation import Problem, check_metadata, check_presence, check_scalars
 
-SCALARS = {
-    "M": 256,
-    "N": 512,
-    "R": 64,
-    "C": 64,
-    "num_qo_heads": 4,
-    "num_kv_heads": 2,
-    "head_dim": 128,
-    "q_data_type": "bfloat16",
-    "sm_scale": None,
-    "device": 0,
-}
 PROBLEM = Problem(256, 512, 64, 4, 2, 128, "bfloat16", 0.1, 0)
 
 

@@ -17,13 +17,12 @@ def environment() -> dict[str, Any]:
 
     capability = driver.device_capability(0)
     cubins = store().fitting(capability)
-    version = driver.driver_version()
     return {
         "date": time.strftime("%Y-%m-%d"),
         "gpu": driver.device_name(0),
         "capability": f"{capability[0]}.{capability[1]}",
         "driver": driver_release(),
-        "driver_cuda": f"{version // 1000}.{version % 1000 // 10}",
+        "driver_cuda": driver.version_text(driver.driver_version()),
         "cakert": cakert.__version__,
         "cubin_targets": sorted({entry.target for entry in cubins}),
         "cubins": len(cubins),

@@ -182,6 +182,11 @@ def driver_version():
     return version
 
 
+def version_text(int version):
+    """Spell a version as people do: "13.0" for 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def device_count():
     """Return the number of CUDA devices; 0 where the driver sees none.
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from cakert.runtime.integers import checked_int
 
 __all__ = ["DeviceLimits", "check_block", "check_cluster", "check_grid", "check_shared", "dim3"]
 
 Dim3 = tuple[int, int, int]
+MAX_EXTENT = 2**31 - 1
+"""Of any axis; what a device allows is asked of it."""
 MAX_CLUSTER_BLOCKS = 16
 """Blocks of a cluster, non-portable sizes included (CUDA Programming Guide, clusters)."""
 
@@ -43,19 +47,11 @@ def dim3(name: str, value: int | Sequence[int]) -> Dim3:
     ValueError
         Not between one and three extents, or one below 1.
     """
-    extents = value if isinstance(value, Sequence) else (value,)
-    if isinstance(extents, (str, bytes)) or not isinstance(extents, Sequence):
-        raise TypeError(
-            f"{name} must be an int or a tuple of up to 3 ints; got {type(value).__qualname__}"
-        )
+    several = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    extents: Sequence[Any] = value if several else (value,)  # type: ignore[assignment]
     if not 1 <= len(extents) <= 3:
         raise ValueError(f"{name} must have between 1 and 3 extents; got {value!r}")
-    for extent in extents:
-        if not hasattr(extent, "__index__") or isinstance(extent, bool):
-            raise TypeError(f"{name} must be an int or a tuple of up to 3 ints; got {value!r}")
-        if extent < 1:
-            raise ValueError(f"{name} must have extents of at least 1; got {value!r}")
-    x, y, z = (*(int(extent) for extent in extents), 1, 1)[:3]
+    x, y, z = (*(checked_int(name, extent, 1, MAX_EXTENT) for extent in extents), 1, 1)[:3]
     return x, y, z
 
 

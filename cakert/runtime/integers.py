@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = ["checked_int", "checked_shape"]
@@ -21,9 +22,12 @@ def checked_int(name: str, value: Any, low: int, high: int) -> int:
     ValueError
         Out of range.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    number = operator.index(value)
     if not low <= number <= high:
         raise ValueError(f"{name} must be in [{low}, {high}], got {number}")
     return number
@@ -44,7 +48,7 @@ def checked_shape(value: Any, itemsize: int, max_ndim: int) -> tuple[int, ...]:
     TypeError, ValueError
         As `checked_int`; too many axes; too many bytes.
     """
-    axes = (value,) if hasattr(value, "__index__") else tuple(value)
+    axes = tuple(value) if isinstance(value, Iterable) else (value,)
     shape = tuple(
         checked_int(f"an extent of shape {axes}", extent, 0, MAX_BYTES) for extent in axes
     )

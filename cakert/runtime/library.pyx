@@ -133,11 +133,12 @@ cdef class Library:
         if sha256 is not None:
             check_sha256(self.image, sha256, name)
         ensure_init()
-        if driver.driver_version() < MINIMUM_CUDA:
+        version = driver.driver_version()
+        if version < MINIMUM_CUDA:
             raise RuntimeError(
                 f"cakert needs driver {MINIMUM_DRIVER} or newer for cubins of CUDA 13.0, one for "
-                f"CUDA 12.4 to load anything; got a driver for CUDA "
-                f"{driver.driver_version() // 1000}.{driver.driver_version() % 1000 // 10}"
+                f"CUDA {driver.version_text(MINIMUM_CUDA)} to load anything; got a driver for CUDA "
+                f"{driver.version_text(version)}"
             )
         code = <const char*>(<bytes>self.image)
         options[0] = cu.CU_LIBRARY_BINARY_IS_PRESERVED
@@ -173,8 +174,8 @@ cdef class Library:
         if self.detail:
             clauses.append(self.detail)
         try:
-            version = driver.driver_version()
-            clauses.append(f"the driver supports CUDA {version // 1000}.{version % 1000 // 10}")
+            version = driver.version_text(driver.driver_version())
+            clauses.append(f"the driver supports CUDA {version}")
             if device < 0 and driver.device_count() > 0:
                 device = driver.current_device()
             if device >= 0:

@@ -21,6 +21,7 @@ LIMITS = DeviceLimits((2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 232448,
     ("value", "expected"),
     [
         (7, (7, 1, 1)),
+        (np.int64(7), (7, 1, 1)),
         ((7,), (7, 1, 1)),
         ([2, 3], (2, 3, 1)),
         ((2, 3, 4), (2, 3, 4)),
@@ -38,7 +39,7 @@ def test_dim3(value, expected):
     [
         (0, ValueError), (-1, ValueError), ((), ValueError), ((1, 2, 3, 4), ValueError),
         ((1, 0), ValueError), (1.5, TypeError), ((1, 2.0), TypeError), ("123", TypeError),
-        (None, TypeError), ((True, 1), TypeError),
+        (None, TypeError), ((True, 1), TypeError), (np.array([2, 3]), TypeError),
     ],
 )  # fmt: skip
 def test_what_is_no_geometry(value, error):
