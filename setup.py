@@ -48,10 +48,12 @@ def cuda_include_dirs() -> list[str]:
 
 def extension(name: str, *, include_dirs: list[str]) -> Extension:
     """Describe the extension module `name`, whose source is the .pyx file of the same path."""
+    source = Path(*name.split("."))
     return Extension(
         name,
-        [name.replace(".", "/") + ".pyx"],
-        include_dirs=[*include_dirs, "cuda", "cakert/runtime"],
+        [f"{source}.pyx"],
+        depends=[str(path.relative_to(ROOT)) for path in (ROOT / source.parent).glob("*.h")],
+        include_dirs=[*include_dirs, "cuda", "cakert/runtime", "cakert/sim/core"],
         language="c++",
         extra_compile_args=["-O3", "-std=c++17"],
     )
@@ -65,20 +67,40 @@ def extensions() -> list[Extension]:
         "cakert.runtime.arguments",
         "cakert.runtime.library",
         "cakert.runtime.memory",
+        "cakert.vsa_launch",
+        "cakert.sim.core.code",
+        "cakert.sim.core.global_memory",
+        "cakert.sim.core.lane_ops",
+        "cakert.sim.core.shared_memory",
+        "cakert.sim.core.warp",
+        "cakert.sim.matrix.mma_core",
     ]
-    if (ROOT / "cakert" / "vsa_launch.pyx").is_file():
-        names.append("cakert.vsa_launch")
     include_dirs = cuda_include_dirs()
     return [extension(name, include_dirs=include_dirs) for name in names]
 
 
 # Listed by hand: a search for namespace packages would also find cuda/ (kernel sources) and put it
 # into the users' `cuda` namespace package.
-PACKAGES = ["cakert", "cakert.cli", "cakert.cubins", "cakert.runtime"]
+PACKAGES = [
+    "cakert",
+    "cakert.cli",
+    "cakert.cubins",
+    "cakert.runtime",
+    "cakert.sim",
+    "cakert.sim.copies",
+    "cakert.sim.core",
+    "cakert.sim.decode",
+    "cakert.sim.machine",
+    "cakert.sim.matrix",
+    "cakert.sim.ptx",
+    "cakert.sim.tcgen05",
+]
 PACKAGE_DATA = {
     "cakert": ["py.typed", "*.pyi", "*.pxd", "*.pyx"],
     "cakert.cubins": ["*.cubin", "*.ptx.xz", "manifest.json"],
     "cakert.runtime": ["*.pyi", "*.pxd", "*.pxi", "*.pyx", "*.h"],
+    "cakert.sim.core": ["*.pyi", "*.pxd", "*.pxi", "*.pyx", "*.h"],
+    "cakert.sim.matrix": ["*.pyi", "*.pyx"],
 }
 
 setup(

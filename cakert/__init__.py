@@ -21,11 +21,12 @@ __all__ = [
     "plan_cake_vsa",
     "reference",
     "run_cake_vsa",
+    "sim",
     "update_cake_vsa",
 ]
 
 if TYPE_CHECKING:
-    from cakert import reference
+    from cakert import reference, sim
     from cakert.errors import CubinError, CudaError
     from cakert.runtime.library import Kernel, Launcher, Library
     from cakert.runtime.memory import DeviceArray
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
+_MODULES = ("reference", "sim")
 _HOMES = {
     "CubinError": "cakert.errors",
     "CudaError": "cakert.errors",
@@ -49,8 +51,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name at its first use (PEP 562)."""
-    if name == "reference":
-        value: Any = importlib.import_module("cakert.reference")
+    if name in _MODULES:
+        value: Any = importlib.import_module(f"cakert.{name}")
     elif name == "__version__":
         value = _version()
     elif name in _HOMES:

@@ -12,11 +12,16 @@ import operator
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from cakert import arrays
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from cakert.sim import SimulatedDevice
 
 __all__ = [
     "Problem",
@@ -24,12 +29,15 @@ __all__ = [
     "check_presence",
     "check_scalars",
     "describe_capabilities",
+    "is_simulated",
     "parse_device",
     "parse_dtype",
     "parse_scale",
 ]
 
 Tensor = Any
+# Of a plan: index of a CUDA device, or a simulated one.
+Device: TypeAlias = "int | SimulatedDevice"
 
 BLOCKS = (64, 128)
 HEAD_DIMS = (64, 96, 128)
@@ -57,7 +65,8 @@ class Problem:
     sm_scale
         The factor of the logits, 1/sqrt(head_dim) where None was given.
     device
-        Index of the CUDA device; None means the current one at plan time.
+        Index of the CUDA device, or a simulated one; None means the current CUDA device at plan
+        time.
     """
 
     M: int
@@ -68,7 +77,7 @@ class Problem:
     head_dim: int
     dtype: str
     sm_scale: float
-    device: int | None
+    device: Device | None
 
     @property
     def q_blocks(self) -> int:
@@ -107,7 +116,7 @@ def check_scalars(
     ValueError
         A scalar out of its table.
     RuntimeError
-        ``device`` is not a CUDA device.
+        ``device`` is neither a CUDA device nor a simulated one.
     """
     block = _integer("R", R)
     if block not in BLOCKS:
@@ -202,19 +211,30 @@ def parse_scale(sm_scale: Any, head_dim: int) -> float:
     return number
 
 
-def parse_device(device: Any, capabilities: Callable[[], Iterable[tuple[int, int]]]) -> int | None:
+def is_simulated(device: object) -> TypeIs[SimulatedDevice]:
+    """Whether ``device`` is one of :func:`cakert.sim.device`; imports no simulator to tell."""
+    cls = getattr(sys.modules.get("cakert.sim.plan_device"), "SimulatedDevice", None)
+    return isinstance(cls, type) and isinstance(device, cls)
+
+
+def parse_device(
+    device: Any, capabilities: Callable[[], Iterable[tuple[int, int]]]
+) -> Device | None:
     """Index of the CUDA device that ``device`` names; None for the current one ("cuda").
 
     Parameters
     ----------
     device
-        A torch.device, "cuda", "cuda:1", an int, a CuPy device or a JAX device.
+        A torch.device, "cuda", "cuda:1", an int, a CuPy device or a JAX device; a simulated
+        device, which is returned as it is.
 
     Raises
     ------
     RuntimeError
         Anything else; names what was found and the supported capabilities.
     """
+    if is_simulated(device):
+        return device
     if isinstance(device, str):
         kind, colon, number = device.partition(":")
         if kind == "cuda" and not colon:
@@ -285,7 +305,7 @@ def check_presence(
 
 def check_metadata(
     problem: Problem,
-    device: Callable[[], int],
+    device: Callable[[], Device],
     *,
     indptr: Tensor | None = None,
     indices: Tensor | None = None,
@@ -300,7 +320,7 @@ def check_metadata(
     Parameters
     ----------
     device
-        Called where a tensor on a GPU must be compared: index of the plan's device.
+        Called where a tensor on a GPU must be compared: the plan's device.
     topk
         The width that ``q2k_indices`` must have; None where any in [1, NB] will do.
 
@@ -390,34 +410,39 @@ def _expect_dtype(name: str, info: arrays.ArrayInfo, allowed: tuple[str, ...]) -
 
 
 def _expect_device(
-    name: str, info: arrays.ArrayInfo, problem: Problem, device: Callable[[], int]
+    name: str, info: arrays.ArrayInfo, problem: Problem, device: Callable[[], Device]
 ) -> None:
     kind, index = info.device
     if kind == "cpu" or (kind == "cuda" and index == device()):
         return
-    plan = f"cuda:{device()}" if kind == "cuda" else _device_name(problem)
+    plan = _device_name(device() if kind == "cuda" else problem.device)
     raise ValueError(
         f"{name} must be on the CPU or on the plan's device {plan}, got {kind}:{index}"
     )
 
 
 def _expect_packed_int32(
-    name: str, info: arrays.ArrayInfo, problem: Problem, device: Callable[[], int]
+    name: str, info: arrays.ArrayInfo, problem: Problem, device: Callable[[], Device]
 ) -> None:
     """The q2k tensors: kernels of a later route read them where they are."""
     _expect_dtype(name, info, ("int32",))
     kind, index = info.device
-    if kind != "cuda":
+    if kind != ("cpu" if is_simulated(problem.device) else "cuda"):
         raise ValueError(
-            f"{name} must be on the plan's device {_device_name(problem)}, got {kind}:{index}"
+            f"{name} must be on the plan's device {_device_name(problem.device)}, "
+            f"got {kind}:{index}"
         )
-    if index != device():
-        raise ValueError(f"{name} must be on the plan's device cuda:{device()}, got cuda:{index}")
+    if kind == "cuda" and index != device():
+        raise ValueError(
+            f"{name} must be on the plan's device {_device_name(device())}, got cuda:{index}"
+        )
     if not info.contiguous:
         raise ValueError(
             f"{name} must be contiguous, got strides {info.strides} for shape {info.shape}"
         )
 
 
-def _device_name(problem: Problem) -> str:
-    return "cuda" if problem.device is None else f"cuda:{problem.device}"
+def _device_name(device: Device | None) -> str:
+    if device is None:
+        return "cuda"
+    return str(device) if is_simulated(device) else f"cuda:{device}"

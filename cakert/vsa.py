@@ -12,7 +12,7 @@ import numpy as np
 
 from cakert import arrays, planner, validation, vsa_device
 from cakert.planner import Faults, Pattern
-from cakert.validation import Problem
+from cakert.validation import Device, Problem
 
 __all__ = [
     "CakeVsaPlan",
@@ -29,7 +29,7 @@ class _Held(NamedTuple):
     """What a plan keeps for update, out of reach of whoever edits the dict."""
 
     problem: Problem
-    device: int
+    device: Device
     pattern_kind: str  # "mask" (also for BSR) or "q2k"
     capacity: int
     index_bytes: int
@@ -136,7 +136,8 @@ def plan_cake_vsa(
         Factor of the logits, any finite float32 number; None means ``1 / sqrt(head_dim)``.
     device
         A torch.device, "cuda", "cuda:1", an int, a CuPy or a JAX device. "cuda" means the
-        current one.
+        current one. Or a simulated device (:func:`cakert.sim.device`): tensors on the CPU are its
+        memory.
 
     Returns
     -------
@@ -151,7 +152,8 @@ def plan_cake_vsa(
         A pattern argument that is no tensor.
     RuntimeError
         Not a CUDA device, no driver or one that is too old, a device without cubins, a graph
-        capture under way, a process forked after the driver was used.
+        capture under way, a process forked after the driver was used, a simulated device that is
+        closed.
     CudaError, CubinError
         The driver failed; a cubin is not the one that was shipped.
     """
@@ -191,15 +193,15 @@ def plan_cake_vsa(
             arrays.to_numpy(kv_block_lens), block=problem.block, faults=Faults(strict=True)
         )
 
-    index = resolve()
-    route, entry = vsa_device.open_device(problem, index)
-    _refuse_capture(tensors, index)  # only now can every library's captures be seen
-    kernel = vsa_device.load_kernel(route.name, entry)
+    where = resolve()
+    route, entry = vsa_device.open_device(problem, where)
+    _refuse_capture(tensors, where)  # only now can every library's captures be seen
+    kernel = vsa_device.load_kernel(route.name, entry, where)
     record = entry.kernel(route.name)
-    kernel.load_on(index, record.shared_bytes)
-    stream = vsa_device.stream_of(source, index)
-    workspace = vsa_device.upload(problem, pattern, lens, index, stream)
-    vsa_device.wait(stream, index)  # a run may come from any stream, so nothing may be under way
+    kernel.load_on(where, record.shared_bytes)
+    stream = vsa_device.stream_of(source, where)
+    workspace = vsa_device.upload(problem, pattern, lens, where, stream)
+    vsa_device.wait(stream, where)  # a run may come from any stream, so nothing may be under way
 
     if kind == "q2k" and q2k_num is None:
         q2k_num = arrays.from_numpy(pattern.row_counts.copy(), like=q2k_indices)
@@ -233,7 +235,7 @@ def plan_cake_vsa(
     plan._pattern_fault = plan._lens_fault = None
     plan._held = _Held(
         problem=problem,
-        device=index,
+        device=where,
         pattern_kind=kind,
         capacity=pattern.capacity,
         index_bytes=pattern.index_bytes,
@@ -242,7 +244,7 @@ def plan_cake_vsa(
         q2k_num=q2k_num,
         row_counts=plan["row_counts"],
     )
-    plan._call = vsa_device.make_call(problem, pattern, route, record, kernel, index, workspace)
+    plan._call = vsa_device.make_call(problem, pattern, route, record, kernel, where, workspace)
     return plan
 
 
@@ -289,9 +291,11 @@ def run_cake_vsa(
     TypeError
         ``plan`` is not one, or an argument is no tensor.
     RuntimeError
-        A tensor requires grad while grad is enabled.
+        A tensor requires grad while grad is enabled; the plan's simulated device is closed.
     CudaError
         The launch failed.
+    cakert.sim.Fault
+        A simulated device found the kernel at fault.
     """
     if backend != "cake":
         raise ValueError(f'backend must be "cake", got {backend!r}')
@@ -335,7 +339,8 @@ def update_cake_vsa(
     TypeError
         ``plan`` is not one, or an argument is no tensor.
     RuntimeError
-        A graph capture is under way: this version's update works on the host.
+        A graph capture is under way: this version's update works on the host. The plan's
+        simulated device is closed.
 
     Notes
     -----
@@ -431,7 +436,7 @@ def check_cake_vsa(plan: dict[str, Any]) -> None:
         raise ValueError(fault)
 
 
-def _refuse_capture(tensors: dict[str, Tensor | None], device: int | None = None) -> None:
+def _refuse_capture(tensors: dict[str, Tensor | None], device: Device | None = None) -> None:
     if vsa_device.capture_under_way(tensors.values(), device):
         raise RuntimeError(
             "plan_cake_vsa was called inside a CUDA graph capture: plan before capture, it loads "

@@ -1,7 +1,8 @@
-"""A plan's side of the driver: which device, which kernel, which memory, which stream.
+"""A plan's side of its device: which one, which kernel, which memory, which stream.
 
-The one module between the contract and `runtime/`. The runtime is imported inside functions: a
-machine without a driver checks plans as well, and `import cakert` stays small.
+The one module between the contract and `runtime/`, or, where a plan's device is simulated, `sim/`.
+Both are imported inside functions: a machine without a driver checks plans as well, and
+`import cakert` stays small.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from cakert import arrays, routes, validation
 from cakert.errors import MINIMUM_DRIVER, CubinError
 from cakert.planner import Pattern
-from cakert.validation import Problem
+from cakert.validation import Device, Problem, is_simulated
 
 __all__ = [
     "DeviceIndex",
@@ -47,13 +48,13 @@ _kernels: dict[tuple[str, str], Any] = {}
 
 
 class DeviceIndex:
-    """Index of the plan's device, asked of the driver only when something needs it."""
+    """The plan's device: a simulated one, or an index that the driver is only asked for late."""
 
     def __init__(self, problem: Problem) -> None:
         self._index = problem.device
 
-    def __call__(self) -> int:
-        """The index; RuntimeError where the current device is meant and there is none."""
+    def __call__(self) -> Device:
+        """The device; RuntimeError where the current device is meant and there is none."""
         if self._index is None:
             self._index = _current_device()
         return self._index
@@ -81,13 +82,14 @@ def _current_device() -> int:
     return int(driver.current_device())
 
 
-def capture_under_way(tensors: Iterable[Tensor | None], device: int | None = None) -> bool:
+def capture_under_way(tensors: Iterable[Tensor | None], device: Device | None = None) -> bool:
     """Whether copies of ``tensors`` would be captured; never the first to touch the driver.
 
     Parameters
     ----------
     device
-        Also look at the default stream of this device, which must be in use already.
+        Also look at the default stream of this device, which must be in use already; a simulated
+        one has no streams.
     """
     known = [(arrays.framework_of(t), t) for t in tensors if t is not None and arrays.is_tensor(t)]
     torch = sys.modules.get("torch")
@@ -114,7 +116,7 @@ def capture_under_way(tensors: Iterable[Tensor | None], device: int | None = Non
         for framework, t in known
         if framework == "other" and arrays.device_of(t)[0] == "cuda"
     ]
-    if device is not None:
+    if device is not None and not is_simulated(device):
         streams.append((0, device))
     return bool(driver.is_capturing(0)) or any(driver.is_capturing(*each) for each in streams)
 
@@ -131,23 +133,44 @@ def wake_driver(tensors: Iterable[Tensor | None]) -> None:
         driver.device_count()
 
 
-def open_device(problem: Problem, index: int) -> tuple[routes.Route, Any]:
+def open_device(problem: Problem, device: Device) -> tuple[routes.Route, Any]:
     """Open a device: the route there, and the cubin entry that has its kernel.
 
     Raises
     ------
     RuntimeError
-        No driver, no such device, no cubins for its capability, or a driver too old for them.
+        No driver, no such device, no cubins for its capability, or a driver too old for them; a
+        simulated device that is closed.
     CubinError
         The manifest is missing or malformed.
     """
+    from cakert import cubins
+
+    if is_simulated(device):
+        capability = device.require_open().capability
+    else:
+        capability = _open_driver(device)
+    route = routes.choose(
+        capability, R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype
+    )
+    entry = cubins.store().find(route.name, capability)
+    if entry is None:
+        raise RuntimeError(
+            f"no cubin has kernel {route.name} for compute capability "
+            f"{capability[0]}.{capability[1]}: reinstall cakert"
+        )
+    return route, entry
+
+
+def _open_driver(index: int) -> tuple[int, int]:
+    """The capability of a CUDA device that cubins run on."""
     from cakert import cubins
     from cakert.runtime import driver
 
     count = driver.device_count()
     if index >= count:
         _refuse_device(f"cuda:{index}", f"this machine has {count} CUDA device(s)")
-    capability = driver.device_capability(index)
+    capability: tuple[int, int] = driver.device_capability(index)
     store = cubins.store()
     if capability not in store.capabilities:
         _refuse_device(
@@ -160,21 +183,18 @@ def open_device(problem: Problem, index: int) -> tuple[routes.Route, Any]:
             f"cubins of CUDA 13.0 need driver {MINIMUM_DRIVER} or newer, got a driver for CUDA "
             f"{driver.version_text(version)}"
         )
-    route = routes.choose(
-        capability, R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype
-    )
-    entry = store.find(route.name, capability)
-    if entry is None:
-        raise RuntimeError(
-            f"no cubin has kernel {route.name} for compute capability "
-            f"{capability[0]}.{capability[1]}: reinstall cakert"
-        )
-    return route, entry
+    return capability
 
 
-def load_kernel(name: str, entry: Any) -> Any:
-    """The kernel of a verified cubin, loaded once a process."""
+def load_kernel(name: str, entry: Any, device: Device) -> Any:
+    """The kernel of a verified cubin, loaded once a process.
+
+    A simulated device loads the PTX that the cubin was assembled from, once a device.
+    """
     from cakert import cubins
+
+    if is_simulated(device):
+        return device.kernel(name, entry.ptx_file, lambda: cubins.store().ptx(entry))
     from cakert.runtime.library import Library
 
     with _load_lock:
@@ -196,20 +216,26 @@ def upload(
     problem: Problem,
     pattern: Pattern,
     lens: npt.NDArray[np.int32] | None,
-    device: int,
+    device: Device,
     stream: int,
 ) -> dict[str, Any]:
     """Allocate a plan's device memory and start filling it: workspaces by name."""
-    from cakert.runtime.memory import Workspace
-
     rows = problem.num_qo_heads * problem.q_blocks
     pitch = pattern.capacity * pattern.index_bytes
     sizes = {"row_blocks": rows * pitch, "row_counts": rows * 4, "tile_order": rows * 4}
     if lens is not None:
         sizes["kv_block_lens"] = lens.nbytes
-    workspace = {name: Workspace(device, nbytes) for name, nbytes in sizes.items()}
+    workspace = {name: _workspace(device, name, nbytes) for name, nbytes in sizes.items()}
     write(workspace, pattern, lens, pitch, stream)
     return workspace
+
+
+def _workspace(device: Device, name: str, nbytes: int) -> Any:
+    if is_simulated(device):
+        return device.workspace(name, nbytes)
+    from cakert.runtime.memory import Workspace
+
+    return Workspace(device, nbytes)
 
 
 def write(
@@ -240,7 +266,7 @@ def make_call(
     route: routes.Route,
     record: Any,
     kernel: Any,
-    device: int,
+    device: Device,
     workspace: dict[str, Any],
 ) -> Any:
     """The launch of a plan, with everything frozen but the tensors of a run."""
@@ -248,7 +274,7 @@ def make_call(
 
     return VsaCall(
         kernel,
-        device=device,
+        device=0 if is_simulated(device) else device,
         M=problem.M,
         N=problem.N,
         block=problem.block,
@@ -270,17 +296,19 @@ def make_call(
     )
 
 
-def stream_of(tensor: Tensor, device: int) -> int:
+def stream_of(tensor: Tensor, device: Device) -> int:
     """The stream that metadata is copied on: its framework's current one, else the legacy one."""
-    if arrays.framework_of(tensor) == "numpy":
+    if is_simulated(device) or arrays.framework_of(tensor) == "numpy":
         return 0
     from cakert.runtime import tensor as runtime_tensor
 
     return int(runtime_tensor.current_stream(tensor, device))
 
 
-def wait(stream: int, device: int) -> None:
-    """Wait for the work of a stream."""
+def wait(stream: int, device: Device) -> None:
+    """Wait for the work of a stream; a simulated device never has any under way."""
+    if is_simulated(device):
+        return
     from cakert.runtime import driver
 
     driver.stream_synchronize(stream, device)

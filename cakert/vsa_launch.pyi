@@ -1,12 +1,28 @@
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from cakert.runtime.library import Kernel
+
+class HostKernel(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def place(self) -> str: ...
+    @property
+    def layout(self) -> tuple[tuple[int, int], ...]: ...
+    def launch_packed(
+        self,
+        params: bytes,
+        regions: tuple[tuple[str, int, int, bool], ...],
+        grid: int,
+        threads: int,
+        shared_bytes: int,
+    ) -> None: ...
 
 @final
 class VsaCall:
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | HostKernel,
         *,
         device: int,
         M: int,
@@ -29,7 +45,7 @@ class VsaCall:
         keep_alive: tuple[Any, ...],
     ) -> None: ...
     @property
-    def kernel(self) -> Kernel: ...
+    def kernel(self) -> Kernel | HostKernel: ...
     @property
     def device(self) -> int: ...
     def run(

@@ -2,6 +2,7 @@
 
 The parameters that a plan fixes are packed once; a run copies them to the C stack, adds five
 addresses and launches. A call writes nothing shared, so threads and streams may share a plan.
+A kernel that is not the driver's gets the same bytes in a Python call: the simulator.
 """
 import sys
 
@@ -14,8 +15,9 @@ from libc.string cimport memset
 from cakert.runtime.driver cimport check, enter_context, leave_context
 from cakert.runtime.library cimport Kernel
 from cakert.runtime.tensor cimport (
-    DL_BFLOAT, DL_CUDA, DL_CUDA_MANAGED, DL_FLOAT, TensorView, device_text, dtype_name, is_packed,
-    is_tensor, must_outlive_launch, release_view, resolve_stream, view_tensor,
+    DL_BFLOAT, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_FLOAT, TensorView,
+    device_text, dtype_name, is_packed, is_tensor, must_outlive_launch, release_view,
+    resolve_stream, view_tensor,
 )
 
 from cakert import arrays
@@ -71,9 +73,14 @@ cdef class VsaCall:
 
     Parameters
     ----------
-    kernel : Kernel
-        Takes one CakeVsaParams; loaded on ``device``.
+    kernel : Kernel or object
+        Takes one CakeVsaParams; loaded on ``device``. Any other than a driver's Kernel reads
+        memory of the host, and has ``name``, ``place`` (what messages call its device),
+        ``layout`` ((offset, size) of each parameter) and ``launch_packed(params, regions, grid,
+        threads, shared_bytes)``, which returns when the work is done: ``params`` are the bytes of
+        CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each.
     device : int
+        Of the driver; unused by another kernel.
     M, N, block, num_qo_heads, num_kv_heads, head_dim : int
         The problem; ``block`` is R = C, in tokens.
     dtype : str
@@ -89,8 +96,10 @@ cdef class VsaCall:
         Owners of the addresses.
     """
 
-    cdef readonly Kernel kernel
+    cdef readonly object kernel
     cdef readonly int device
+    cdef Kernel loaded               # `kernel` where it is the driver's, else None
+    cdef str place
     cdef object keep_alive
     cdef str dtype
     cdef CakeVsaParams constants
@@ -98,13 +107,20 @@ cdef class VsaCall:
     cdef Expected expected[NUM_TENSORS]
 
     def __init__(
-        self, Kernel kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
+        self, object kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
         uint32_t num_qo_heads, uint32_t num_kv_heads, uint32_t head_dim, str dtype, float sm_scale,
         uint64_t row_blocks, uint64_t row_counts, uint64_t kv_block_lens, uint64_t tile_order,
         uint32_t row_stride, uint32_t index_bytes, uint32_t grid, uint32_t threads,
         uint32_t shared_bytes, tuple keep_alive,
     ):
-        cdef tuple layout = kernel.layout_on(device)
+        cdef tuple layout
+        if isinstance(kernel, Kernel):
+            self.loaded = kernel
+            self.place = f"cuda:{device}"
+            layout = self.loaded.layout_on(device)
+        else:
+            self.place = kernel.place
+            layout = kernel.layout
         if len(layout) != 1 or layout[0][1] != sizeof(CakeVsaParams):
             raise ValueError(
                 f"{kernel.name} must take one CakeVsaParams of {sizeof(CakeVsaParams)} bytes; its "
@@ -172,7 +188,8 @@ cdef class VsaCall:
         for which in range(NUM_TENSORS):
             views[which].owner = NULL
         try:
-            resolve_stream(stream, q, self.device, &config.hStream)
+            if self.loaded is not None:
+                resolve_stream(stream, q, self.device, &config.hStream)
             self.view_inputs(q, k, v, config.hStream, views)
             if lse is not None and not return_lse:
                 raise ValueError(
@@ -184,12 +201,15 @@ cdef class VsaCall:
                 lse = arrays.empty(like=q, shape=self.shape(LSE), dtype="float32")
             self.view_outputs(out, lse, config.hStream, views)
             set_addresses(&params, views, lse is not None)
+            if self.loaded is None:
+                self.hand_over(&params, views, lse is not None)
+                return (out, lse) if return_lse else out
             arguments[0] = &params
             pushed = enter_context(self.device)
             try:
                 with nogil:
                     status = cu.cuLaunchKernelEx(
-                        &config, <cu.CUfunction>self.kernel.handle, arguments, NULL
+                        &config, <cu.CUfunction>self.loaded.handle, arguments, NULL
                     )
                 check(status, "cuLaunchKernelEx")
                 if (
@@ -216,7 +236,8 @@ cdef class VsaCall:
         for which in range(NUM_TENSORS):
             views[which].owner = NULL
         try:
-            resolve_stream(None, q, self.device, &stream)
+            if self.loaded is not None:
+                resolve_stream(None, q, self.device, &stream)
             self.view_inputs(q, k, v, stream, views)
             self.view_outputs(out, lse, stream, views)
             set_addresses(&params, views, lse is not None)
@@ -224,6 +245,32 @@ cdef class VsaCall:
             for which in range(NUM_TENSORS):
                 release_view(&views[which])
         return PyBytes_FromStringAndSize(<char*>&params, sizeof(params))
+
+    cdef int hand_over(
+        self, const CakeVsaParams* params, const TensorView* views, bint with_lse
+    ) except -1:
+        """Launch a kernel that is not the driver's, on the tensors where they are."""
+        cdef int which
+        cdef list regions = []
+        for which in range(NUM_TENSORS if with_lse else LSE):
+            address, size = <uint64_t>views[which].data, num_bytes(&views[which])
+            regions.append((NAMES[which], address, size, which >= OUT))
+        self.kernel.launch_packed(
+            PyBytes_FromStringAndSize(<const char*>params, sizeof(CakeVsaParams)),
+            tuple(regions),
+            self.config.gridDimX,
+            self.config.blockDimX,
+            self.config.sharedMemBytes,
+        )
+        return 0
+
+    cdef bint in_reach(self, const TensorView* view) noexcept:
+        """Whether the plan's device reads the memory of ``view``."""
+        if self.loaded is None:
+            return view.device_type == DL_CPU or view.device_type == DL_CUDA_HOST
+        return view.device_id == self.device and (
+            view.device_type == DL_CUDA or view.device_type == DL_CUDA_MANAGED
+        )
 
     cdef tuple shape(self, int which):
         cdef Expected* expected = &self.expected[which]
@@ -281,11 +328,9 @@ cdef class VsaCall:
                 f"{NAMES[which]} must be {dtype_name(expected.code, expected.bits, 1)} as the plan "
                 f"is for {self.dtype}, got {dtype_name(view.code, view.bits, view.lanes)}"
             )
-        if view.device_id != self.device or not (
-            view.device_type == DL_CUDA or view.device_type == DL_CUDA_MANAGED
-        ):
+        if not self.in_reach(view):
             raise ValueError(
-                f"{NAMES[which]} must be on the plan's device cuda:{self.device}, got "
+                f"{NAMES[which]} must be on the plan's device {self.place}, got "
                 f"{device_text(view.device_type, view.device_id)}"
             )
         if not is_packed(view):

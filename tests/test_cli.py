@@ -92,7 +92,8 @@ def test_wrong_usage(arguments):
         (("--topk", "9"), "argument --topk: must be in [1, 8], the KV blocks that there are"),
         (("--heads", "6", "--kv-heads", "4"), "--kv-heads: must divide --heads 6, got 4"),
         (("--seed", "-1"), "argument --seed: must be at least 0, got -1"),
-        (("--device", "rocm:0"), "argument --device: must be cuda:0, cuda:1, ... or cpu"),
+        (("--device", "rocm:0"), "argument --device: must be cuda:0, cuda:1, ..., sim:sm_90a"),
+        (("--device", "sim:sm_80"), "sim:sm_103a or cpu, got 'sim:sm_80'"),
         (("--device", "cuda:-1"), "argument --device: must be cuda:0"),
     ],
 )
@@ -133,6 +134,7 @@ def test_info_without_driver(python):
     assert f"{len(store().entries)} cubins, all as in the manifest" in done.stdout
     assert f"toolkit {store().toolkit['version']}" in done.stdout
     assert "supported compute capabilities: 9.0, 10.0, 10.3" in done.stdout
+    assert "simulator: runs the PTX of these cubins on the CPU as sm_90a, sm_100a" in done.stdout
 
 
 def test_info_lists_devices_and_what_fits():
@@ -268,11 +270,24 @@ def without_time(text: str) -> str:
 
 
 @no_driver
-def test_demo_without_gpu_runs_the_reference():
+def test_demo_without_gpu_runs_on_the_simulator():
     done = command("demo")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "No GPU to run on: no NVIDIA driver found." in done.stdout
+    assert "Running the kernel for sm_100a on the simulator" in done.stdout
+    assert "simulated sm_100a (10.0)" in done.stdout
+    assert "cake_vsa_portable_r64_d128_bf16" in done.stdout
+    assert "within the bound" in done.stdout
+    assert "2 heads, 256 x 512 tokens, head_dim 128, bfloat16" in done.stdout
+    assert "24 of 64 blocks of 64 x 64" in done.stdout
+
+
+def test_demo_on_the_cpu_runs_the_reference():
+    done = command("demo", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "No GPU" not in done.stdout
     assert "cakert.reference" in done.stdout
     assert "2 heads, 256 x 512 tokens, head_dim 128, bfloat16" in done.stdout
     assert "24 of 64 blocks of 64 x 64" in done.stdout
@@ -296,10 +311,12 @@ def test_demo_is_a_function_of_its_arguments():
 
 
 def test_demo_on_an_unsupported_gpu_says_what_is_supported():
-    done = stubbed("demo", capability=(8, 0))
+    small = ("--tokens-q", "64", "--tokens-kv", "64", "--topk", "1", "--head-dim", "64")
+    done = stubbed("demo", *small, capability=(8, 0))
     assert done.returncode == 0, done.stderr
     assert "(8.0); compute capabilities with cubins: 9.0, 10.0, 10.3" in done.stdout
-    assert "cakert.reference" in done.stdout
+    assert "Running the kernel for sm_100a on the simulator" in done.stdout
+    assert "within the bound" in done.stdout
     done = stubbed("demo", "--device", "cuda:0", capability=(8, 0))
     assert_one_line_error(done, "has compute capability 8.0", "9.0, 10.0, 10.3")
 

@@ -240,7 +240,7 @@ def fake_driver(monkeypatch):
     monkeypatch.setattr(driver, "current_device", lambda: 1)
     monkeypatch.setattr(cubins, "store", lambda: state.store)
 
-    def stop(name, entry):
+    def stop(name, entry, device):
         state.loaded = (name, entry.capability)
         raise ChecksPassed
 

@@ -24,6 +24,7 @@ LAYERS = [
     ["cakert.reference"],
     ["cakert.arrays"],
     ["cakert.cubins"],
+    ["cakert.sim"],
     ["cakert.runtime"],
     ["cakert.errors"],
 ]
@@ -45,7 +46,7 @@ def from_import(base, names):
     if base not in ("cakert", "cakert.runtime"):
         return [base]
     return [
-        base if name in cakert.__all__ and name != "reference" else f"{base}.{name}"
+        base if name in cakert.__all__ and name not in ("reference", "sim") else f"{base}.{name}"
         for name in names
     ]
 
@@ -125,6 +126,24 @@ def test_the_planner_needs_numpy_only():
         assert roots <= {"numpy", *sys.stdlib_module_names}, name
 
 
+SIMULATOR = [path for path in SOURCES if module_name(path).startswith("cakert.sim")]
+
+
+def test_the_simulator_is_there():
+    assert "cakert.sim.gpu" in map(module_name, SIMULATOR)
+
+
+@pytest.mark.parametrize("path", SIMULATOR, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_simulator_stands_alone(path):
+    """It knows neither attention nor the driver, and needs numpy and ml_dtypes only."""
+    allowed = {"numpy", "ml_dtypes", "cpython", "cython", "libc", *sys.stdlib_module_names}
+    if path.name == "report.py":
+        allowed.add("rich")  # its table, for a terminal
+    for target in imports(path):
+        ours = target == "cakert.sim" or target.startswith("cakert.sim.")
+        assert ours or target.partition(".")[0] in allowed, target
+
+
 def test_the_parsers_see_imports():
     text = (
         "import numpy as np\nfrom cakert import arrays\nfrom . import planner\n"
@@ -159,17 +178,19 @@ print([name for name in names if name in sys.modules])
 for name in cakert.__all__:
     getattr(cakert, name)
 print([name for name in ("torch", "jax", "cupy") if name in sys.modules])
+print([name for name in sys.modules if name.startswith("cakert.sim.")])
 from cakert.runtime import driver
 print(driver.initialised())
 print(any("libcuda.so" in line for line in open("/proc/self/maps")))
 """
-    assert run(code) == ["[]", "[]", "False", "False"]
+    assert run(code) == ["[]", "[]", "[]", "False", "False"]
 
 
 def test_public_names():
     assert set(cakert.__all__) <= set(dir(cakert))
     assert cakert.__version__
     assert cakert.reference.attention
+    assert cakert.sim.device
     assert issubclass(cakert.CudaError, RuntimeError)
     assert issubclass(cakert.CubinError, ValueError)
     with pytest.raises(AttributeError, match="no attribute 'flash'"):

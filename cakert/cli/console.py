@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +30,28 @@ def make_table(title: str, columns: list[str], rows: list[list[object]]) -> Tabl
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     return table
+
+
+@contextmanager
+def cta_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A bar of the thread blocks that are done, on a terminal only.
+
+    Yields
+    ------
+    What a simulated run calls with blocks done and blocks in all.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("thread blocks"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def capability_text(capabilities: tuple[tuple[int, int], ...]) -> str:

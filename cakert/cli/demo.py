@@ -6,17 +6,19 @@ import argparse
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cakert.cli.console import capability_text, make_console, make_table
+from cakert.cli.console import capability_text, cta_progress, make_console, make_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cakert.cli.devices import Device
-    from cakert.cli.problem import Problem
+    from cakert.cli.problem import Problem, Verdict
 
 _REPEATS = 50
+_SIMULATED = "sm_100a"
+"""What runs without a GPU: the target that fewest people have at hand."""
 
 
 def _positive(text: str) -> int:
@@ -40,12 +42,15 @@ def _seed(text: str) -> int:
 
 
 def _device(text: str) -> int | str:
-    """``cuda:1`` or ``1`` as an index, ``cpu`` as it is."""
-    if text == "cpu":
+    """``cuda:1`` or ``1`` as an index; ``cpu`` and ``sim:sm_100a`` as they are."""
+    if text == "cpu" or re.fullmatch(r"sim:sm_(90|100|103)a", text):
         return text
     match = re.fullmatch(r"(?:cuda:)?(\d{1,4})", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"must be cuda:0, cuda:1, ... or cpu, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            "must be cuda:0, cuda:1, ..., sim:sm_90a, sim:sm_100a, sim:sm_103a or cpu, "
+            f"got {text!r}"
+        )
     return int(match.group(1))
 
 
@@ -56,10 +61,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run block-sparse attention here and compare it with the reference",
         description="Draws a random problem, plans and runs it on a GPU that the package has "
         "cubins for, and compares the result with a float64 reference. Without such a GPU the "
-        "reference alone runs.",
+        f"kernel for {_SIMULATED} runs on the simulator.",
     )
     add = parser.add_argument
-    add("--device", type=_device, help="cuda:N, or cpu for the reference alone (default: the best)")
+    add(
+        "--device",
+        type=_device,
+        help=f"cuda:N; sim:sm_90a, sim:sm_100a or sim:sm_103a for the simulator; cpu for the "
+        f"reference alone (default: the best GPU, else sim:{_SIMULATED})",
+    )
     add("--heads", type=_positive, default=2, help="query heads (default: %(default)s)")
     add("--kv-heads", type=_positive, help="key/value heads, a divisor of --heads (default: same)")
     add("--tokens-q", type=_positive, default=256, help="query tokens (default: %(default)s)")
@@ -89,16 +99,16 @@ def check_shapes(args: argparse.Namespace) -> None:
         fail(f"argument --kv-heads: must divide --heads {args.heads}, got {args.kv_heads}")
 
 
-def pick_device(wanted: int | str | None, console: Console) -> Device | None:
-    """The GPU to run on; None, after saying why, where the reference has to do.
+def pick_device(wanted: int | str | None, console: Console) -> Device | str:
+    """The GPU to run on, "cpu", or the simulator by name, after saying why where it stands in.
 
     Raises
     ------
     RuntimeError
         The device that the user asked for cannot run the kernels.
     """
-    if wanted == "cpu":
-        return None
+    if isinstance(wanted, str):
+        return wanted
     from cakert.cli.devices import look_around
     from cakert.cubins import store
 
@@ -107,7 +117,7 @@ def pick_device(wanted: int | str | None, console: Console) -> Device | None:
         if wanted is not None:
             raise RuntimeError(f"--device cuda:{wanted}: {machine.problem}")
         console.print(f"No GPU to run on: {machine.problem}.", markup=False)
-        return None
+        return f"sim:{_SIMULATED}"
     cubins = store()
     supported = machine.supported(cubins)
     names = f"compute capabilities with cubins: {capability_text(cubins.capabilities)}"
@@ -116,7 +126,7 @@ def pick_device(wanted: int | str | None, console: Console) -> Device | None:
             return supported[0]
         found = ", ".join(f"{d.name} ({capability_text((d.capability,))})" for d in machine.devices)
         console.print(f"No GPU to run on: found {found}; {names}.", markup=False)
-        return None
+        return f"sim:{_SIMULATED}"
     for device in machine.devices:
         if device.ordinal == wanted:
             if device not in supported:
@@ -134,12 +144,69 @@ def pick_device(wanted: int | str | None, console: Console) -> Device | None:
 def run_on_gpu(problem: Problem, device: Device, console: Console) -> int:
     """Plan, run, compare and time; 1 where the result is out of bounds."""
     import cakert
-    from cakert.cli.problem import judge, plain_attention
     from cakert.runtime import driver
+
+    plan = _plan(problem, f"cuda:{device.ordinal}")
+    q, k, v = (
+        cakert.DeviceArray.from_numpy(array, device=device.ordinal)
+        for array in (problem.q, problem.k, problem.v)
+    )
+    # The first run gives the result; those that are timed write the same values again.
+    out = cakert.run_cake_vsa(plan, q, k, v, out=None, lse=None, return_lse=False, backend="cake")
+    driver.synchronize(device.ordinal)
+    start = time.perf_counter()
+    for _ in range(_REPEATS):
+        cakert.run_cake_vsa(plan, q, k, v, out=out, lse=None, return_lse=False, backend="cake")
+    driver.synchronize(device.ordinal)
+    micros = (time.perf_counter() - start) / _REPEATS * 1e6
+
+    return _show(
+        console,
+        problem,
+        plan,
+        _judge(problem, out.numpy()),
+        device=f"cuda:{device.ordinal} {device.name} ({capability_text((device.capability,))})",
+        time=[
+            "time a run",
+            f"{micros:.1f} us (host clock over {_REPEATS} runs, launches included)",
+        ],
+    )
+
+
+def run_on_simulator(problem: Problem, arch: str, console: Console) -> int:
+    """Plan and run the shipped kernel's PTX on the CPU, and compare; 1 where it is wrong."""
+    import cakert
+    from cakert import sim
+
+    console.print(
+        f"Running the kernel for {arch} on the simulator (PTX on the CPU; --device cpu runs the "
+        "reference alone).",
+        markup=False,
+    )
+    start = time.perf_counter()
+    with cta_progress(console) as progress, sim.device(arch, progress=progress) as device:
+        plan = _plan(problem, device)
+        out = cakert.run_cake_vsa(
+            plan, problem.q, problem.k, problem.v,
+            out=None, lse=None, return_lse=False, backend="cake",
+        )  # fmt: skip
+    seconds = time.perf_counter() - start
+    return _show(
+        console,
+        problem,
+        plan,
+        _judge(problem, out),
+        device=f"simulated {arch} ({capability_text((device.capability,))})",
+        time=["time", f"{seconds:.1f} s (host clock, one run on the CPU: not a GPU's time)"],
+    )
+
+
+def _plan(problem: Problem, device: Any) -> dict[str, Any]:
+    import cakert
 
     tokens_q, heads, head_dim = problem.q.shape
     tokens_kv, kv_heads, _ = problem.k.shape
-    plan = cakert.plan_cake_vsa(
+    return cakert.plan_cake_vsa(
         None,
         None,
         problem.block_mask,
@@ -155,36 +222,38 @@ def run_on_gpu(problem: Problem, device: Device, console: Console) -> int:
         head_dim=head_dim,
         q_data_type=problem.dtype,
         sm_scale=None,
-        device=f"cuda:{device.ordinal}",
+        device=device,
     )
-    q, k, v = (
-        cakert.DeviceArray.from_numpy(array, device=device.ordinal)
-        for array in (problem.q, problem.k, problem.v)
-    )
-    # The first run gives the result; those that are timed write the same values again.
-    out = cakert.run_cake_vsa(plan, q, k, v, out=None, lse=None, return_lse=False, backend="cake")
-    driver.synchronize(device.ordinal)
-    start = time.perf_counter()
-    for _ in range(_REPEATS):
-        cakert.run_cake_vsa(plan, q, k, v, out=out, lse=None, return_lse=False, backend="cake")
-    driver.synchronize(device.ordinal)
-    micros = (time.perf_counter() - start) / _REPEATS * 1e6
+
+
+def _judge(problem: Problem, out: Any) -> Verdict:
+    import cakert
+    from cakert.cli.problem import judge, plain_attention
 
     reference, _ = cakert.reference.attention(
         problem.q, problem.k, problem.v, problem.block_mask, sm_scale=None, block=problem.block
     )
-    verdict = judge(out.numpy(), reference, plain_attention(problem))
+    return judge(out, reference, plain_attention(problem))
+
+
+def _show(
+    console: Console,
+    problem: Problem,
+    plan: dict[str, Any],
+    verdict: Verdict,
+    *,
+    device: str,
+    time: list[object],
+) -> int:
+    """Print the table of a kernel's run; returns the exit status."""
     rows: list[list[object]] = [
-        [
-            "device",
-            f"cuda:{device.ordinal} {device.name} ({capability_text((device.capability,))})",
-        ],
+        ["device", device],
         ["kernel", plan["route"]],
         ["problem", problem.shape_text],
         ["selected", problem.pattern_text],
         ["largest error", f"{verdict.max_error:.3g} (bound {verdict.max_bound:.3g})"],
         ["Frobenius error", f"{verdict.fro_error:.3g} (bound {verdict.fro_bound:.3g})"],
-        ["time a run", f"{micros:.1f} us (host clock over {_REPEATS} runs, launches included)"],
+        time,
         ["result", "within the bound" if verdict.passed else "WRONG: out of the bound"],
     ]
     console.print(make_table("block-sparse attention", ["what", "value"], rows))
@@ -196,7 +265,7 @@ def run_reference(problem: Problem, console: Console) -> int:
     import cakert
     from cakert.cli.problem import judge, plain_attention
 
-    console.print("Running the reference on the CPU instead (numpy, float64).", markup=False)
+    console.print("Running the reference on the CPU (numpy, float64).", markup=False)
     start = time.perf_counter()
     out, lse = cakert.reference.attention(
         problem.q, problem.k, problem.v, problem.block_mask, sm_scale=None, block=problem.block
@@ -237,6 +306,8 @@ def run(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         seed=args.seed,
     )
-    if device is None:
+    if device == "cpu":
         return run_reference(problem, console)
+    if isinstance(device, str):
+        return run_on_simulator(problem, device.removeprefix("sim:"), console)
     return run_on_gpu(problem, device, console)

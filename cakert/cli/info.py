@@ -69,6 +69,8 @@ def _verified(cubins: CubinStore) -> dict[str, int]:
 
 def show_installation() -> int:
     """Print versions, devices and cubins; 1 where a cubin is not what the manifest says."""
+    from cakert.sim import ARCHITECTURES
+
     console = make_console()
     machine = look_around()
     rows: list[list[object]] = [
@@ -117,6 +119,11 @@ def show_installation() -> int:
     console.print(
         f"assembled by CUDA toolkit {cubins.toolkit['version']} ({cubins.toolkit['build']}); "
         f"supported compute capabilities: {capability_text(cubins.capabilities)}",
+        markup=False,
+    )
+    console.print(
+        f"simulator: runs the PTX of these cubins on the CPU as {', '.join(ARCHITECTURES)} "
+        "(cakert demo --device sim:sm_100a)",
         markup=False,
     )
     return 0

@@ -1,0 +1,1 @@
+"""From instructions as text says them to operations that a warp runs."""

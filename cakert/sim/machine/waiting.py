@@ -1,0 +1,44 @@
+"""What a path of a warp waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["Wait"]
+
+
+def _always() -> bool:
+    return True
+
+
+class Wait:
+    """A reason for a path of a warp to stand still.
+
+    Parameters
+    ----------
+    ready
+        Polled by the machine; must be cheap and, except for faults, without effects.
+    describe
+        A clause for the deadlock report: what is waited for, at which phase, who would have to
+        arrive.
+    finish
+        Called once when ``ready`` has returned True, before the path goes on after its
+        instruction; writes the results.
+    """
+
+    __slots__ = ("describe", "finish", "ready")
+
+    def __init__(
+        self,
+        ready: Callable[[], bool],
+        describe: Callable[[], str],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self.ready = ready
+        self.describe = describe
+        self.finish = finish
+
+    @classmethod
+    def pause(cls, describe: Callable[[], str], finish: Callable[[], None] | None = None) -> Wait:
+        """A wait that only ends the slice of the warp: a test that failed, a nap."""
+        return cls(_always, describe, finish)

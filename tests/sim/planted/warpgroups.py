@@ -1,0 +1,164 @@
+"""wgmma on sm_90a: D (64 x 8) = A (64 x 64) @ B (8 x 64).T by one warpgroup."""
+
+from __future__ import annotations
+
+from planted.record import Planted
+from planted.snippets import bulk_load, fill, init, leader, wait
+from planted.tiles import images, product, tile_bytes, warpgroup_fragment
+
+M, N = 64, 8
+IMAGE_BYTES = tile_bytes(M) + tile_bytes(N)
+# 128-byte swizzle, 8-row groups 1024 bytes apart (PTX ISA 9.7.15.5.1.2.2).
+DESCRIPTOR = 1 << 62 | 1024 >> 4 << 32
+STEPS = 4
+
+SYNC = """
+    fence.proxy.async.shared::cta; {mark}
+    bar.sync 0;
+"""
+
+
+def descriptors(constant: str | None = None) -> str:
+    """Build the descriptors of A and B in %rd12 and %rd13."""
+    return f"""
+    shr.u32 %r12, ring, 4;
+    cvt.u64.u32 %rd12, %r12;
+    {constant or f"mov.b64 %rd11, {DESCRIPTOR};"}
+    or.b64 %rd12, %rd12, %rd11;
+    add.s64 %rd13, %rd12, {tile_bytes(M) >> 4};
+"""
+
+
+def multiply(mark: str = "", advance: str | None = None) -> str:
+    """Four steps of K = 16, committed as one group."""
+    step = f"""
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3}}, %rd12, %rd13, SCALE, 1, 1, 0, 0; MARK
+{advance or "    add.s64 %rd12, %rd12, 2;"}
+    add.s64 %rd13, %rd13, 2;
+"""
+    steps = [
+        step.replace("SCALE", str(int(i > 0))).replace("MARK", mark if i in (0, 1) else "")
+        for i in range(STEPS)
+    ]
+    return "".join(steps)
+
+
+STORE = """
+    mul.wide.u32 %rd14, thread, 16;
+    add.s64 %rd14, out, %rd14;
+    st.global.v4.f32 [%rd14], {%f0, %f1, %f2, %f3};
+"""
+FENCE = "    wgmma.fence.sync.aligned;\n"
+COMMIT = "    wgmma.commit_group.sync.aligned;\n"
+WAIT = "    wgmma.wait_group.sync.aligned 0;\n"
+
+
+def _planted(name, fault, body, *more, **options):
+    return Planted(
+        name,
+        fault,
+        body,
+        *more,
+        **{
+            "threads": 128,
+            "target": "sm_90a",
+            "directives": ".maxntid 128, 1, 1",
+            "shared": IMAGE_BYTES,
+            "source": images(M, N),
+            "expected": lambda source: warpgroup_fragment(product(M, N, 64)(source)),
+            **options,
+        },
+    )
+
+
+FAULTS = [
+    _planted(
+        "wgmma_without_wait_group",
+        "register-in-flight",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="")
+        + descriptors()
+        + FENCE
+        + multiply().replace("0, 0; \n", "0, 0; //&\n", 1)
+        + COMMIT
+        + WAIT.replace(";", "; //+")
+        + STORE.replace("%f3};", "%f3}; //!"),
+    ),
+    _planted(
+        "wgmma_without_proxy_fence",
+        "missing-proxy-fence",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="//+")
+        + descriptors()
+        + FENCE
+        + multiply().replace("0, 0; \n", "0, 0; //!\n", 1)
+        + COMMIT
+        + WAIT
+        + STORE,
+        says=("generic proxy",),
+    ),
+    _planted(
+        "wgmma_without_fence",
+        "wgmma-no-fence",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="")
+        + descriptors()
+        + FENCE.replace(";", "; //+")
+        + multiply().replace("0, 0; \n", "0, 0; //!\n", 1)
+        + COMMIT
+        + WAIT
+        + STORE,
+    ),
+    _planted(
+        "wgmma_descriptor_advanced_by_a_row",
+        "descriptor-invalid",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="")
+        + descriptors()
+        + FENCE
+        + multiply(
+            advance="    add.s64 %rd12, %rd12, 8; //-\n    add.s64 %rd12, %rd12, 2; //+"
+        ).replace("1, 1, 1, 0, 0; \n", "1, 1, 1, 0, 0; //!\n", 1)
+        + COMMIT
+        + WAIT
+        + STORE,
+        says=("row 1 of its 128-byte swizzle pattern",),
+    ),
+    _planted(
+        "wgmma_descriptor_of_blackwell",
+        "descriptor-invalid",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="")
+        + descriptors(
+            f"mov.b64 %rd11, {1 << 46 | 2 << 61 | 1024 >> 4 << 32}; //-\n"
+            f"    mov.b64 %rd11, {DESCRIPTOR}; //+"
+        )
+        + FENCE
+        + multiply().replace("0, 0; \n", "0, 0; //!\n", 1)
+        + COMMIT
+        + WAIT
+        + STORE,
+        says=("reserved bits 46-48",),
+    ),
+    _planted(
+        "copy_into_a_slot_that_wgmma_reads",
+        "shared-in-flight",
+        init(1, 1)
+        + leader(bulk_load(IMAGE_BYTES), "ISSUED")
+        + wait(0, 0)
+        + descriptors()
+        + FENCE
+        + multiply().replace("0, 0; \n", "0, 0; //&\n", 1)
+        + COMMIT
+        + WAIT.replace(";", "; //+")
+        + """
+    bar.sync 0;
+"""
+        + leader(bulk_load(IMAGE_BYTES, 1, offset=IMAGE_BYTES, mark="//!"), "REFILLED")
+        + WAIT.replace(";", "; //-")
+        + wait(1, 0)
+        + STORE,
+        ("lazy",),
+        source=images(M, N, 2),
+    ),
+]
