@@ -55,7 +55,8 @@ def extension(name: str, *, include_dirs: list[str]) -> Extension:
         depends=[str(path.relative_to(ROOT)) for path in (ROOT / source.parent).glob("*.h")],
         include_dirs=[*include_dirs, "cuda", "cakert/runtime", "cakert/sim/core"],
         language="c++",
-        extra_compile_args=["-O3", "-std=c++17"],
+        # Debug information of the lane operations alone is ten times their code.
+        extra_compile_args=["-O3", "-g0", "-std=c++17"],
     )
 
 

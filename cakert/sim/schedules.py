@@ -73,9 +73,7 @@ class Comparison:
         lines = [f"{one.label}: {one.fault}" for one in self.outcomes if one.fault is not None]
         ran = [one for one in self.outcomes if one.fault is None]
         for other in ran[1:]:
-            lines += [
-                f"{other.label}: {difference}" for difference in _differences(ran[0], other)
-            ]
+            lines += [f"{other.label}: {difference}" for difference in _differences(ran[0], other)]
         return lines
 
     def __str__(self) -> str:
@@ -121,18 +119,19 @@ def compare_schedules(
     """
     if schedules is None:
         schedules = [("eager", 0), ("lazy", 0), *(("random", seed) for seed in range(seeds))]
-    outcomes = []
-    for schedule, seed in schedules:
-        try:
-            arrays = {name: np.array(array) for name, array in run(schedule, seed).items()}
-        except Fault as fault:
-            outcomes.append(Outcome(schedule, seed, {}, fault))
-        else:
-            outcomes.append(Outcome(schedule, seed, arrays))
+    outcomes = [_outcome(run, schedule, seed) for schedule, seed in schedules]
     if len(outcomes) < 2:
         raise ValueError(f"at least two schedules are needed, got {len(outcomes)}")
     _check_alike([one for one in outcomes if one.fault is None])
     return Comparison(tuple(outcomes))
+
+
+def _outcome(run: Run, schedule: str, seed: int) -> Outcome:
+    try:
+        arrays = run(schedule, seed)
+    except Fault as fault:
+        return Outcome(schedule, seed, {}, fault)
+    return Outcome(schedule, seed, {name: np.array(array) for name, array in arrays.items()})
 
 
 def _check_alike(outcomes: list[Outcome]) -> None:

@@ -135,6 +135,11 @@ class Case:
                         assert self.engine.perform_one()
                     wait.finish()
 
+    def together(self, *handlers):
+        """Every warp executes the first before any executes the second."""
+        for handler in handlers:
+            self.each(handler)
+
     def run(self):
         self.each(self.fence, self.issue, self.commit)
         self.each(self.waits[0])
@@ -275,14 +280,10 @@ def test_groups_and_busy_registers(schedule):
     warp = case.warps[0]
     rows = {warp.row(r) for r in case.d}
     before = warp.get(case.d)
-    case.fence(warp, FULL)
-    case.issue(warp, FULL)
-    case.issue(warp, FULL)
+    case.together(case.fence, case.issue, case.issue)
     assert warp.busy == rows
     assert (warp.get(case.d) == before).all() == (schedule != "eager")
-    case.commit(warp, FULL)
-    case.issue(warp, FULL)
-    case.commit(warp, FULL)
+    case.together(case.commit, case.issue, case.commit)
     # The newest two groups may stay pending: nothing is covered.
     assert case.waits[2](warp, FULL) is None
     assert warp.busy == rows
@@ -345,7 +346,7 @@ def test_shared_memory_is_held_until_it_is_performed():
     case.each(case.waits[0])
     case.cta.shared.generic_write(np.array([B_START]), np.zeros(1, np.uint8), 0, warp.where())
     with pytest.raises(Fault, match="missing-proxy-fence"):
-        case.each(case.issue, case.commit, case.waits[0])
+        case.together(case.issue, case.commit, case.waits[0])
 
 
 def second_form(case, columns, names):
@@ -366,14 +367,43 @@ def test_other_shape_on_registers_in_flight():
     permuted = second_form(case, 16, case.d[::-1])
     case.place_operands(np.ones((64, 16)), np.ones((16, 16)))
     warp = case.warps[0]
-    case.fence(warp, FULL)
-    case.issue(warp, FULL)
+    case.together(case.fence, case.issue)
     for handler in (other, permuted):
         with pytest.raises(Fault, match="wgmma-accumulator-shape"):
             handler(warp, FULL)
-    case.commit(warp, FULL)
-    case.waits[0](warp, FULL)
+    case.together(case.commit, case.waits[0])
     other(warp, FULL)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_a_warpgroup_multiplies_together(schedule):
+    case = Case(8, scale_d=imm(0), schedule=schedule)
+    case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
+    case.together(case.fence)
+    *early, late = case.warps
+    for warp in early:
+        case.issue(warp, FULL)
+        case.commit(warp, FULL)
+    wait = case.waits[0](early[0], FULL)
+    assert not wait.ready() and not case.engine.perform_one()
+    assert "all four warps" in wait.describe()
+    case.issue(late, FULL)
+    while not wait.ready():
+        assert case.engine.perform_one()
+    wait.finish()
+    # One warp has waited: the operands are free, and every warp's rows are there.
+    case.cta.shared.generic_write(np.array([B_START]), np.zeros(1, np.uint8), 0, late.where())
+    assert (late.get(case.d).view(np.float32) == 16).all()
+
+
+def test_the_warps_of_a_warpgroup_issue_the_same_instructions():
+    case = Case(8)
+    other = second_form(case, 16, registers("z", 8))
+    case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
+    case.together(case.fence)
+    case.issue(case.warps[0], FULL)
+    with pytest.raises(Fault, match=r"wgmma-diverged.*m64n8k16"):
+        other(case.warps[1], FULL)
 
 
 def test_a_from_an_accumulator_in_flight():

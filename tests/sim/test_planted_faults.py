@@ -44,7 +44,7 @@ def test_records_are_distinct():
         assert record.text(mended=True) != record.text(mended=False)
 
 
-@pytest.mark.parametrize("record", map(named, [*FAULTS, *RACES]))
+@pytest.mark.parametrize("record", [named(record) for record in (*FAULTS, *RACES)])
 def test_the_mended_twin_is_right_and_clean(record):
     source = source_of(record)
     expected = record.expected(source)
@@ -79,7 +79,8 @@ def explained(record, found):
     assert record.name in text
     if found.where is None:
         assert record.fault == "deadlock"
-        assert any(f"line {line} " in text for line in lines), text
+        for line in lines:
+            assert f"line {line} `" in text, text
         assert "CTA (0, 0, 0) warp" in text
     else:
         assert found.where.kernel == record.name
@@ -95,7 +96,7 @@ def explained(record, found):
         assert found.advice and found.advice in text
 
 
-@pytest.mark.parametrize("record", map(named, FAULTS))
+@pytest.mark.parametrize("record", [named(record) for record in FAULTS])
 def test_schedules_that_find_nothing_else(record):
     """Under no schedule does a broken kernel end in an error of the simulator itself."""
     source = source_of(record)
@@ -104,7 +105,7 @@ def test_schedules_that_find_nothing_else(record):
         assert found is None or isinstance(found, Fault | Note)
 
 
-@pytest.mark.parametrize("record", map(named, RACES))
+@pytest.mark.parametrize("record", [named(record) for record in RACES])
 def test_a_race_shows_by_unequal_results(record):
     source = source_of(record)
 
@@ -114,5 +115,5 @@ def test_a_race_shows_by_unequal_results(record):
     comparison = compare_schedules(run)
     assert not comparison.agree and not comparison.faults
     assert "the result depends on the schedule" in str(comparison)
-    assert "random (seed" in str(comparison) and "elements of out differ from eager" in str(comparison)
+    assert "elements of out differ from eager" in str(comparison)
     assert compare_schedules(lambda *schedule: run(*schedule, mended=True)).agree

@@ -106,7 +106,7 @@ def _bulk_reductions() -> list[Case]:
 
 def _cp_async() -> Case:
     """Each thread copies once with its own src-size; then one with ignore-src."""
-    body = copy_words("fill", "shared %r1", "fill", "3072")
+    body = copy_words("fill", "shared %r1", "fill", "3072", 32)
     body += "bar.sync 0;\n"
     offset = 0
     for size, cache in ((4, "ca"), (8, "ca"), (16, "ca"), (16, "cg")):
@@ -124,7 +124,6 @@ def _cp_async() -> Case:
         "cp.async.commit_group;\ncp.async.wait_group 0;\nbar.sync 0;\n"
     )
     body += copy_words("dump", "global %d0", "shared %r1", "3072", 32)
-    body = body.replace("add.u32 %r80, %r80, 512;", "add.u32 %r80, %r80, 128;")
     source = (np.arange(1024) * 7 % 251 + 1).astype(np.uint8)
     parts = [("cp.async.ca 4", 128, 1, BITS), ("cp.async.ca 8", 256, 1, BITS),
              ("cp.async.ca 16", 512, 1, BITS), ("cp.async.cg 16", 512, 1, BITS),
@@ -138,7 +137,9 @@ def _cp_async() -> Case:
 
 def cases() -> list[Case]:
     """All of this file."""
-    found = [_bulk_load(*how) for how in ((16, 0, 0), (48, 16, 32), (512, 272, 16), (1008, 1024, 0))]
+    found = [
+        _bulk_load(*how) for how in ((16, 0, 0), (48, 16, 32), (512, 272, 16), (1008, 1024, 0))
+    ]
     found += [_bulk_inside(nbytes) for nbytes in (16, 240, 1008)]
     words = np.arange(1, 513, dtype=np.uint32)
     for nbytes in (16, 272, 1024):

@@ -20,7 +20,7 @@ def _registers(first: int, count: int) -> str:
 
 
 def _moves() -> Case:
-    """All forms in one warp. Input: 1024 bytes of matrices, then a row offset a lane, then words."""
+    """All forms in one warp. Input: 1024 bytes of matrices, a row offset a lane, words."""
     body = copy_words("fill", "shared %r1", "global %d1", "1024", 32)
     body += (
         "bar.sync 0;\nshl.b32 %r3, %r0, 2;\ncvt.u64.u32 %d3, %r3;\nadd.u64 %d4, %d1, %d3;\n"
@@ -69,7 +69,8 @@ def _mma(k: int, element: str, result: str, values: str) -> Case:
     name = f"mma.sync.aligned.m16n8k{k}.row.col.{result}.{element}.{element}.{result}"
     total = num_a + num_b + num_c
     rounds = 2 if values == "random" else 1
-    body = "shl.b32 %r3, %r0, 2;\ncvt.u64.u32 %d3, %r3;\nadd.u64 %d4, %d1, %d3;\nadd.u64 %d5, %d0, %d3;\n"
+    body = "shl.b32 %r3, %r0, 2;\ncvt.u64.u32 %d3, %r3;\n"
+    body += "add.u64 %d4, %d1, %d3;\nadd.u64 %d5, %d0, %d3;\n"
     for i in range(rounds):
         start = 128 * total * i
         body += "".join(

@@ -12,15 +12,16 @@ FILL = 0xA5A5A5A5
 """What shared memory holds, and outputs, where nothing was written."""
 
 TRIES = 2000
-"""Waits give up after this many tries, so that a wrong count shows as a flag and not as a hang."""
+"""Waits give up after this many tries of 10 us: a wrong count shows as a flag, not as a hang."""
 
 
 def kernel(body: str, *, params: str = "", map_: bool = False, block: int = 128) -> str:
     """A module with the entry ``k(p_out, p_in, [p_map], ...)``.
 
-    The registers are %p0-15 (predicates), %h0-31 (16 bits), %r0-95 and %d0-31 (32 and 64 bits). %d0
-    is the output, %d1 the input, %r0 the thread, %r1 the first dynamic shared byte, at a multiple of
-    1024; %r2 an mbarrier that nobody has initialised, %d2 the tensor map where there is one.
+    The registers are %p0-15 (predicates), %h0-31 (16 bits), %r0-95 and %d0-31 (32 and 64 bits).
+    %d0 is the output, %d1 the input, %r0 the thread, %r1 the first dynamic shared byte, at a
+    multiple of 1024; %r2 an mbarrier that nobody has initialised, %d2 the tensor map where there
+    is one.
     """
     given = ".param .u64 p_out, .param .u64 p_in"
     if map_:
@@ -61,6 +62,7 @@ def copy_words(name: str, to: str, source: str, nbytes: str, block: int = 128) -
     ``to`` and ``source`` are texts such as "shared %r1" and "global %d1"; source may be "fill".
     Uses %r80-83, %d28-29 and %p15.
     """
+
     def place(what: str) -> tuple[str, str, str]:
         space, base = what.split()
         if space == "shared":
@@ -74,7 +76,8 @@ def copy_words(name: str, to: str, source: str, nbytes: str, block: int = 128) -
         load = f"{address} ld.{space}.b32 %r81, [{register}];"
     address, space, register = place(to)
     return (
-        f"shl.b32 %r80, %r0, 2;\n{name}:\nsetp.ge.u32 %p15, %r80, {nbytes};\n@%p15 bra {name}_end;\n"
+        f"shl.b32 %r80, %r0, 2;\n{name}:\n"
+        f"setp.ge.u32 %p15, %r80, {nbytes};\n@%p15 bra {name}_end;\n"
         f"{load}\n{address}\nst.{space}.b32 [{register}], %r81;\n"
         f"add.u32 %r80, %r80, {4 * block};\nbra {name};\n{name}_end:\n"
     )
@@ -84,7 +87,8 @@ def wait(name: str, barrier: str = "%r2", parity: int = 0, done: str = "%r84") -
     """Wait for a phase of an mbarrier; ``done`` becomes 1, or 0 where it did not come."""
     return (
         f"mov.b32 {done}, 0;\nmov.b32 %r85, 0;\n{name}:\n"
-        f"mbarrier.try_wait.parity.shared::cta.b64 %p14, [{barrier}], {parity};\n"
+        f"mbarrier.try_wait.parity.shared::cta.b64 %p14, [{barrier}], {parity}, 10000;\n"
         f"@%p14 mov.b32 {done}, 1;\n@%p14 bra {name}_end;\n"
-        f"add.u32 %r85, %r85, 1;\nsetp.lt.u32 %p14, %r85, {TRIES};\n@%p14 bra {name};\n{name}_end:\n"
+        f"add.u32 %r85, %r85, 1;\nsetp.lt.u32 %p14, %r85, {TRIES};\n@%p14 bra {name};\n"
+        f"{name}_end:\n"
     )

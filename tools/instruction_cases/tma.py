@@ -141,7 +141,7 @@ def loads() -> list[Case]:
     for data_type, swizzle in itertools.product(("uint8", "uint16", "uint32", "uint64"), SPAN):
         size = SIZES[data_type]
         full = (SPAN[swizzle] or 64) // size
-        for row in {full, full // 2, max(16 // size, full // 4)}:
+        for row in sorted({full, full // 2, max(16 // size, full // 4)}):
             tensor = Tensor(data_type, (full + 32 // size, 19), (row, 9), swizzle)
             kind = "full" if row == full else f"narrow{row * size}"
             found.append(_load(f"2d {data_type} {swizzle} {kind}", tensor, (32 // size, 3)))
@@ -150,7 +150,11 @@ def loads() -> list[Case]:
             tensor = Tensor("uint16", (64, 16), (row // 2, 7), swizzle)
             name = f"2d at+{destination} {swizzle} row{row}"
             found.append(_load(name, tensor, (0, 2), destination))
-    shapes = {2: ((24, 10), (16, 4)), 3: ((24, 6, 5), (16, 3, 2)), 4: ((24, 4, 3, 4), (16, 2, 2, 2))}
+    shapes = {
+        2: ((24, 10), (16, 4)),
+        3: ((24, 6, 5), (16, 3, 2)),
+        4: ((24, 4, 3, 4), (16, 2, 2, 2)),
+    }
     for rank, (dims, box) in shapes.items():
         for i in range(rank):
             for word, value in (("low", -(box[i] // 2)), ("high", dims[i] - box[i] // 2),
@@ -224,9 +228,9 @@ def _store(
 def stores() -> list[Case]:
     """Stores and reductions, narrow rows and bounds among them."""
     found = []
-    for swizzle in SPAN:
-        full = SPAN[swizzle] or 64
-        for row in {full, full // 2, 16}:
+    for swizzle, span in SPAN.items():
+        full = span or 64
+        for row in sorted({full, full // 2, 16}):
             tensor = Tensor("uint16", (80, 12), (row // 2, 6), swizzle)
             found.append(_store(f"2d {swizzle} row{row}", tensor, (8, 3)))
             found.append(_store(f"2d {swizzle} row{row} at+384", tensor, (8, 3), source=384))
@@ -234,10 +238,14 @@ def stores() -> list[Case]:
         found.append(_store(f"2d {word}", Tensor("uint16", (80, 12), (32, 6), "64B"), at))
     tensor = Tensor("uint32", (12, 7, 5), (8, 4, 3), "32B")
     found += [_store(f"3d {at}", tensor, at) for at in ((2, 1, 1), (-2, 5, -1), (9, -3, 4))]
-    found.append(_store("2d steps", Tensor("uint16", (80, 24), (32, 8), "64B", steps=(1, 3)), (4, 5)))
+    found.append(
+        _store("2d steps", Tensor("uint16", (80, 24), (32, 8), "64B", steps=(1, 3)), (4, 5))
+    )
     for data_type, operations in _REDUCTIONS.items():
         for operation in operations:
-            tensor = Tensor(data_type, (128 // SIZES[data_type], 8), (64 // SIZES[data_type], 5), "64B")
+            tensor = Tensor(
+                data_type, (128 // SIZES[data_type], 8), (64 // SIZES[data_type], 5), "64B"
+            )
             found.append(_store(f"2d {data_type}", tensor, (-2, 4), operation))
     narrow = Tensor("float32", (16, 8), (8, 5), "128B")
     found.append(_store("2d float32 narrow", narrow, (3, 2), "add"))

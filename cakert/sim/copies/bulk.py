@@ -56,18 +56,24 @@ def _aligned(cta: Cta, where: Where, nbytes: int, *addresses: int) -> bool:
     return False
 
 
-def _start_load(name: str, where: Where, source: int, nbytes: int, target: Target) -> None:
-    """Global memory -> shared memory of one CTA."""
+def _start_load(
+    name: str, where: Where, source: int, nbytes: int, target: Target, again: bool
+) -> None:
+    """Global memory -> shared memory of one CTA; ``again`` as of `tma.load`."""
     launch = target.cta.launch
 
     def perform() -> None:
         data = launch.memory.view(source, nbytes, where)
         target.cta.shared.async_write((target.offset, nbytes), data, where)
         launch.count("bulk-bytes", nbytes)
+        if again:
+            launch.count("bulk-multicast-bytes", nbytes)
         target.complete(nbytes, where)
 
     writes = ((target.offset, nbytes),)
-    launch.engine.submit(Operation(name, where, target.cta, perform, writes=writes))
+    launch.engine.submit(
+        Operation(name, where, target.cta, perform, writes=writes, signals=target.signals)
+    )
 
 
 def _start_exchange(
@@ -94,12 +100,15 @@ def _start_exchange(
             data = update(data)
         target.cta.shared.async_write((target.offset, nbytes), data, where)
         launch.count("bulk-bytes", nbytes)
+        launch.count("bulk-cluster-bytes", nbytes)
         target.complete(nbytes, where)
 
     reader = Operation(name, where, cta, perform)
     cta.shared.begin_async(reader, ((source, nbytes),), ())
     writes = ((target.offset, nbytes),) if update is None else ()
-    launch.engine.submit(Operation(name, where, target.cta, perform, writes=writes))
+    launch.engine.submit(
+        Operation(name, where, target.cta, perform, writes=writes, signals=target.signals)
+    )
 
 
 def _start_store(
@@ -163,12 +172,12 @@ def _bind_incoming(instruction: Instruction, binder: Binder, modifiers: Modifier
             else:
                 chosen = int(warp.file32[ranks, lane]) & 0xFFFF
                 targets = multicast_targets(cta, to, told, chosen, where)
-            for target in targets:
+            for number, target in enumerate(targets):
                 if not _aligned(cta, where, nbytes, target.offset, start):
                     continue
                 target.check_barrier(where)
                 if from_global:
-                    _start_load(name, where, start, nbytes, target)
+                    _start_load(name, where, start, nbytes, target, number > 0)
                 else:
                     _, offset = resolve_shared(cta, start, "shared::cta", where)
                     _start_exchange(name, where, cta, offset, nbytes, target, None)

@@ -125,9 +125,9 @@ def submit_outgoing(
             put(data)
             transfer.done = True
 
-        engine.submit(Operation(name, where, cta, write))
+        engine.submit(Operation(name, where, cta, write, signals=[transfer]))
 
-    transfer.operation = Operation(name, where, cta, read, reads=(source,))
+    transfer.operation = Operation(name, where, cta, read, reads=(source,), signals=[transfer])
     engine.submit(transfer.operation)
 
 
@@ -170,7 +170,12 @@ def _wait(instruction: Instruction, binder: Binder) -> Handler:
 
         if blocker() is None:
             return None
-        return Wait(lambda: blocker() is None, describe)
+
+        def needs() -> list[Outgoing]:
+            found = blocker()
+            return [] if found is None else [found[1]]
+
+        return Wait(lambda: blocker() is None, describe, needs=needs)
 
     return wait
 

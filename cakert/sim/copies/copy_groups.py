@@ -134,7 +134,7 @@ def _wait(blocking: Callable[[], Record | None], what: str) -> Wait | None:
 
     if blocking() is None:
         return None
-    return Wait(lambda: blocking() is None, describe)
+    return Wait(lambda: blocking() is None, describe, needs=lambda: [blocking()])
 
 
 def _bind_commit(instruction: Instruction, binder: Binder) -> Handler:

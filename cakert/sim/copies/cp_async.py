@@ -185,12 +185,14 @@ def _submit(warp: Warp, record: Record, transfer: _Transfer) -> None:
         # The operation itself is no longer what its writes must not collide with.
         cta.shared.end_async(operation)
         writers = transfer.threads.repeat(width)
-        cta.shared.generic_write(byte_addresses(targets, width), data.reshape(-1), writers, where)
+        cta.shared.generic_write(
+            byte_addresses(targets, width), data.reshape(-1), writers, where, copied=True
+        )
         launch.count("cp-async-bytes", moved)
         record.complete()
 
     writes = claimed(launch, lambda: runs(targets, width))
-    operation = Operation(record.name, where, cta, perform, writes=writes)
+    operation = Operation(record.name, where, cta, perform, writes=writes, signals=[record])
     CopyGroups.of(warp).add(record)
     launch.engine.submit(operation)
 

@@ -132,10 +132,13 @@ def _submit_store(
     def perform() -> None:
         target.cta.shared.async_write(byte_addresses(offsets, width), data, where)
         launch.count("bulk-bytes", len(data))
+        launch.count("bulk-cluster-bytes", len(data))
         target.complete(len(data), where)
 
-    operation = Operation(name, where, target.cta, perform, writes=runs(offsets, width))
-    launch.engine.submit(operation)
+    writes = runs(offsets, width)
+    launch.engine.submit(
+        Operation(name, where, target.cta, perform, writes=writes, signals=target.signals)
+    )
 
 
 def _bind_reduce(instruction: Instruction, binder: Binder) -> Handler:
@@ -187,10 +190,11 @@ def _submit_reduce(
             old = shared.async_read((start, width), where)
             shared.async_write((start, width), combined(combine, element, old, source), where)
         launch.count("bulk-bytes", len(data))
+        launch.count("bulk-cluster-bytes", len(data))
         target.complete(len(data), where)
 
     # Atomic, so it claims no range: others may be under way on the same elements.
-    launch.engine.submit(Operation(name, where, target.cta, perform))
+    launch.engine.submit(Operation(name, where, target.cta, perform, signals=target.signals))
 
 
 def _bind_bulk(instruction: Instruction, binder: Binder) -> Handler:

@@ -31,6 +31,11 @@ class Target:
     barrier_cta: Cta
     barrier: int
 
+    @property
+    def signals(self) -> tuple[tuple[Cta, int]]:
+        """The mbarrier, as ``Operation.signals`` wants it."""
+        return ((self.barrier_cta, self.barrier),)
+
     def complete(self, nbytes: int, where: Where) -> None:
         """The complete-tx operation (PTX ISA 9.7.13.15.6) of ``nbytes`` copied bytes."""
         self.barrier_cta.mbarriers.at(self.barrier, where).complete_tx(nbytes, where)

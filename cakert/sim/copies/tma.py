@@ -199,10 +199,17 @@ def _map_bytes(launch: Launch, address: int, where: Where) -> bytes | None:
     return data if len(data) == TENSOR_MAP_BYTES else None
 
 
-def load(name: str, where: Where, request: Request, target: Target) -> None:
+def load(
+    name: str, where: Where, request: Request, target: Target, *, again: bool = False
+) -> None:
     """Start a copy from a tensor to the shared memory of one CTA.
 
     The mbarrier of the target receives the bytes of the full box.
+
+    Parameters
+    ----------
+    again
+        Another CTA of a multicast gets the same bytes, which are read from L2 once.
     """
     box = request.box
     launch = target.cta.launch
@@ -215,10 +222,14 @@ def load(name: str, where: Where, request: Request, target: Target) -> None:
         dense, moved = request.gather(launch, where)
         target.cta.shared.async_write(place, image.arrange(dense), where)
         launch.count("tma-load-bytes", moved)
+        if again:
+            launch.count("tma-multicast-bytes", moved)
         target.complete(request.nbytes, where)
 
     writes = claimed(launch, lambda: [image.range(target.offset)])
-    launch.engine.submit(Operation(name, where, target.cta, perform, writes=writes))
+    launch.engine.submit(
+        Operation(name, where, target.cta, perform, writes=writes, signals=target.signals)
+    )
 
 
 def store(

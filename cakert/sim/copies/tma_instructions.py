@@ -153,10 +153,10 @@ def _bind_load(instruction: Instruction, binder: Binder, modifiers: Modifiers) -
             else:
                 chosen = int(warp.file32[ranks, lane]) & 0xFFFF
                 targets = multicast_targets(warp.cta, to, told, chosen, where, pair=pair)
-            for target in targets:
+            for number, target in enumerate(targets):
                 _check_aligned(target.cta, target.offset, where)
                 target.check_barrier(where)
-                tma.load(name, where, request, target)
+                tma.load(name, where, request, target, again=number > 0)
 
     return handler
 

@@ -6,6 +6,7 @@ cdef enum:
     WRITTEN = 1     # somebody wrote it since the CTA started
     GENERIC = 2     # the last writer used the generic proxy
     RESERVED = 4    # part of an mbarrier
+    COPIED = 8      # the last writer was a cp.async
 
 cdef enum Conflict:
     NO_CONFLICT = 0
@@ -14,6 +15,7 @@ cdef enum Conflict:
     IN_FLIGHT
     OVERWRITTEN
     UNFENCED
+    UNFENCED_COPY
 
 
 cdef class SharedMemory:

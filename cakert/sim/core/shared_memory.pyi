@@ -16,7 +16,12 @@ class SharedMemory:
         self, addresses: Any, threads: Any, where: Where | None
     ) -> npt.NDArray[np.uint8]: ...
     def generic_write(
-        self, addresses: Any, values: Any, threads: Any, where: Where | None
+        self,
+        addresses: Any,
+        values: Any,
+        threads: Any,
+        where: Where | None,
+        copied: bool = False,
     ) -> None: ...
     def proxy_fence(self, warp: Any, mask: int) -> None: ...
     def async_read(self, addresses: Any, where: Where | None) -> npt.NDArray[np.uint8]: ...

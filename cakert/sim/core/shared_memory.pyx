@@ -98,7 +98,7 @@ cdef class SharedMemory:
     cdef void note_store(self, uint64_t address, uint32_t nbytes, uint32_t thread) noexcept nogil:
         cdef uint64_t i
         for i in range(address, address + nbytes):
-            self.state[i] |= WRITTEN | GENERIC
+            self.state[i] = (self.state[i] | WRITTEN | GENERIC) & ~COPIED
             self.writer[i] = <uint16_t>thread
             self.written_at[i] = self.clock
 
@@ -134,8 +134,15 @@ cdef class SharedMemory:
             out[i] = self.bytes[places[i]]
         return result
 
-    def generic_write(self, addresses, values, threads, where):
-        """Write bytes as threads of the CTA do; arguments as in `generic_read`."""
+    def generic_write(self, addresses, values, threads, where, bint copied=False):
+        """Write bytes as threads of the CTA do; arguments as in `generic_read`.
+
+        Parameters
+        ----------
+        copied : bool
+            The writer is a non-bulk cp.async: to leave out the proxy fence behind it is a fault of
+            its own name, because compilers in wide use do.
+        """
         cdef const int64_t[::1] places = np.ascontiguousarray(addresses, np.int64).reshape(-1)
         cdef const uint8_t[::1] data = np.ascontiguousarray(values, np.uint8).reshape(-1)
         cdef const int64_t[::1] who = np.ascontiguousarray(
@@ -154,6 +161,8 @@ cdef class SharedMemory:
                     continue
             self.bytes[places[i]] = data[i]
             self.note_store(<uint64_t>places[i], 1, <uint32_t>who[i])
+            if copied:
+                self.state[places[i]] |= COPIED
 
     def proxy_fence(self, warp, uint32_t mask):
         """Execute ``fence.proxy.async`` in the lanes of ``mask`` of a warp."""
@@ -203,7 +212,7 @@ cdef class SharedMemory:
             elif not self.state[at] & WRITTEN:
                 conflict = UNINITIALISED
             elif self.state[at] & GENERIC and self.unfenced(at, issuer):
-                conflict = UNFENCED
+                conflict = UNFENCED_COPY if self.state[at] & COPIED else UNFENCED
             if conflict != NO_CONFLICT:
                 self.explain(conflict, at, 1, False, where)
                 if conflict == OUT_OF_BOUNDS:
@@ -236,7 +245,7 @@ cdef class SharedMemory:
             if self.state[at] & RESERVED:
                 self.explain(OVERWRITTEN, at, 1, True, where)
             self.bytes[at] = data[i]
-            self.state[at] = (self.state[at] | WRITTEN) & ~GENERIC
+            self.state[at] = (self.state[at] | WRITTEN) & ~(GENERIC | COPIED)
 
     cdef bint unfenced(self, int64_t at, int64_t issuer) noexcept nogil:
         cdef uint32_t when = self.written_at[at]
@@ -305,7 +314,7 @@ cdef class SharedMemory:
         """Undo `reserve`; the bytes count as never written."""
         cdef int64_t i
         for i in range(max(address, 0), min(address + nbytes, self.size)):
-            self.state[i] &= ~(RESERVED | WRITTEN | GENERIC)
+            self.state[i] &= ~(RESERVED | WRITTEN | GENERIC | COPIED)
         self.owners.pop(address, None)
 
     cdef explain(
@@ -333,9 +342,10 @@ cdef class SharedMemory:
             message = f"{place}, where {owner} lives."
             advice = "Use mbarrier.inval before the memory serves something else."
         else:
-            name = "missing-proxy-fence"
+            by = "a cp.async of thread" if conflict == UNFENCED_COPY else "thread"
+            name = "cp-async-unfenced" if conflict == UNFENCED_COPY else "missing-proxy-fence"
             message = (
-                f"{place} through the asynchronous proxy; thread {self.writer[address]} wrote it "
+                f"{place} through the asynchronous proxy; {by} {self.writer[address]} wrote it "
                 "through the generic proxy and no fence.proxy.async lies between."
             )
             advice = _FENCE_ADVICE

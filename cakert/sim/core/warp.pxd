@@ -19,6 +19,7 @@ cdef class Warp:
     cdef readonly object file64
     cdef readonly object predicates
     cdef readonly object counts             # executions of each operation, uint64
+    cdef readonly object lanes              # lanes in which it was executed, uint64
     cdef readonly object wavefronts         # shared-memory wavefronts beyond the ideal, uint64
     cdef readonly uint32_t live
     cdef readonly Py_ssize_t pc             # of the operation being executed
@@ -29,6 +30,7 @@ cdef class Warp:
     cdef uint8_t* registers
     cdef uint32_t* preds
     cdef uint64_t* executed
+    cdef uint64_t* executed_lanes
     cdef uint64_t* extra_wavefronts
     cdef uint8_t* busy
     cdef Py_ssize_t num_busy

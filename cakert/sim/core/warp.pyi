@@ -21,6 +21,7 @@ class Warp:
     file64: npt.NDArray[np.uint64]
     predicates: npt.NDArray[np.uint32]
     counts: npt.NDArray[np.uint64]
+    lanes: npt.NDArray[np.uint64]
     wavefronts: npt.NDArray[np.uint64]
     live: int
     pc: int

@@ -27,6 +27,9 @@ SHARED_BASE = 1 << 48
 LOCAL_BASE = 2 << 48
 PARAM_BASE = 3 << 48
 
+cdef extern from *:
+    int __builtin_popcount(unsigned int) noexcept nogil
+
 cdef enum:
     WINDOW_SHIFT = 48
     RANK_SHIFT = 24
@@ -54,8 +57,8 @@ cdef class Warp:
         A mask of lanes each.
     live : int
         Mask of the lanes that have not exited.
-    counts : numpy.ndarray of uint64
-        How often each operation was executed.
+    counts, lanes : numpy.ndarray of uint64
+        How often each operation was executed, and in how many lanes all told.
     """
 
     def __cinit__(self, cta, Py_ssize_t index, Code code, Py_ssize_t num_threads):
@@ -83,6 +86,9 @@ cdef class Warp:
         self.counts = np.zeros(code.count + 1, np.uint64)
         counts = self.counts
         self.executed = &counts[0]
+        self.lanes = np.zeros(code.count + 1, np.uint64)
+        counts = self.lanes
+        self.executed_lanes = &counts[0]
         self.wavefronts = np.zeros(code.count + 1, np.uint64)
         counts = self.wavefronts
         self.extra_wavefronts = &counts[0]
@@ -170,6 +176,7 @@ cdef class Warp:
                     active &= ~taken if op.flags & GUARD_NEGATED else taken
                 left -= 1
                 self.executed[pc] += 1
+                self.executed_lanes[pc] += __builtin_popcount(active)
                 if self.num_busy > 0 and active != 0 and op.touched_end > op.touched_begin:
                     check_busy(self, op)
                 if active == 0:

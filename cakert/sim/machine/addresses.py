@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cakert.sim.core.shared_memory import RESERVED_BYTES
+
 if TYPE_CHECKING:
     from cakert.sim.machine.cta import Cta
     from cakert.sim.machine.launch import Place
@@ -42,8 +44,13 @@ def address_space(modifiers: tuple[str, ...]) -> str:
     return "generic"
 
 
-def peer(cta: Cta, rank: int, where: Place) -> Cta:
+def peer(cta: Cta, rank: int, where: Place, *, accessed: bool = True) -> Cta:
     """The CTA of a rank in the cluster of ``cta``.
+
+    Parameters
+    ----------
+    accessed
+        Whether its shared memory is used now: an address alone may outlive it.
 
     Raises
     ------
@@ -61,7 +68,7 @@ def peer(cta: Cta, rank: int, where: Place) -> Cta:
         )
         return cta
     target = cta.cluster[rank]
-    if target.exited:
+    if accessed and target.exited:
         launch.fault(
             "cluster-exit",
             f"reaches into shared memory of CTA {target.ctaid} (rank {rank}), which has exited.",
@@ -72,7 +79,9 @@ def peer(cta: Cta, rank: int, where: Place) -> Cta:
     return target
 
 
-def resolve_shared(cta: Cta, address: int, space: str, where: Place) -> tuple[Cta, int]:
+def resolve_shared(
+    cta: Cta, address: int, space: str, where: Place, *, forgive_offset: bool = False
+) -> tuple[Cta, int]:
     """The CTA and the offset in its window that an address names.
 
     Parameters
@@ -83,14 +92,26 @@ def resolve_shared(cta: Cta, address: int, space: str, where: Place) -> tuple[Ct
         As the instruction has it.
     space
         From `address_space`.
+    forgive_offset
+        Take a generic address that is an offset in shared memory for one: hardware does so in
+        tcgen05.commit.
 
     Raises
     ------
     Fault
-        "not-shared": the address lies in no window that the instruction may use; and those of
+        "not-shared": the address lies in no window that the instruction may use;
+        "shared-offset-as-generic" (noted): the instruction names no state space; and those of
         `peer`.
     """
     if space == "generic":
+        if forgive_offset and RESERVED_BYTES <= address <= OFFSET_MASK:
+            cta.launch.fault(
+                "shared-offset-as-generic",
+                f"takes the generic address {address:#x}, which is an offset in shared memory.",
+                where=where,
+                advice="Convert it with cvta.shared, or name the state space.",
+            )
+            return cta, address
         if address >> WINDOW_SHIFT != 1:
             cta.launch.fault(
                 "not-shared",

@@ -6,8 +6,8 @@ something orders it. An `AsyncEngine` chooses that time by a schedule:
 eager
     at once, when it is issued;
 lazy
-    only when no warp that is resident can go on, one operation at a time, the youngest first
-    among those that their order allows;
+    only when no warp that is resident can go on, one operation at a time: one that a warp waits
+    for, as far as operations and waits say so, else the youngest that its order allows;
 random
     at seeded random moments between slices of warps, and when nothing else can run.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from cakert.sim.faults import Where
@@ -56,6 +56,9 @@ class Operation:
         Operations with an equal key that is not None are performed in order of submission.
     reads, writes
         Ranges (start, nbytes) of shared memory.
+    signals
+        What its completion brings forward, by any key that a `Wait` may name among its needs
+        besides the operation itself: a mbarrier as (CTA, address), a group member.
 
     Attributes
     ----------
@@ -63,7 +66,7 @@ class Operation:
         Whether it has been performed.
     """
 
-    __slots__ = ("cta", "done", "name", "order", "perform", "reads", "where", "writes")
+    __slots__ = ("cta", "done", "name", "order", "perform", "reads", "signals", "where", "writes")
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Operation:
         order: Hashable | None = None,
         reads: Iterable[Range] = (),
         writes: Iterable[Range] = (),
+        signals: Iterable[Hashable] = (),
     ) -> None:
         self.name = name
         self.where = where
@@ -83,6 +87,7 @@ class Operation:
         self.order = order
         self.reads = tuple(reads)
         self.writes = tuple(writes)
+        self.signals = tuple(signals)
         self.done = False
 
     def __repr__(self) -> str:
@@ -152,8 +157,14 @@ class AsyncEngine:
             if self.random.random() < _CHANCE and serial in self._free:
                 self._perform(serial)
 
-    def perform_one(self) -> bool:
+    def perform_one(self, needs: Collection[Hashable] = ()) -> bool:
         """Complete one operation because nothing else can run.
+
+        Parameters
+        ----------
+        needs
+            What warps wait for; the lazy schedule prefers an operation that signals it, or one
+            that must precede such an operation.
 
         Returns
         -------
@@ -165,9 +176,15 @@ class AsyncEngine:
         if self.schedule == "random":
             serial = self.random.choice(list(self._free))
         else:
-            serial = max(self._free)
+            serial = self._needed(needs) if needs else max(self._free)
         self._perform(serial)
         return True
+
+    def _needed(self, needs: Collection[Hashable]) -> int:
+        for serial, operation in reversed(self._all.items()):
+            if operation in needs or any(signal in needs for signal in operation.signals):
+                return serial if operation.order is None else self._queues[operation.order][0]
+        return max(self._free)
 
     def drain(self) -> None:
         """Complete everything that is in flight: the end of the launch."""

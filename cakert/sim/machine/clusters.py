@@ -146,7 +146,7 @@ def _bind_mapa(instruction: Instruction, binder: Binder) -> Handler:
             address = int(file[source, lane])
             # Also checks that a generic address lies in shared memory.
             resolve_shared(warp.cta, address, space, warp.where)
-            peer(warp.cta, rank, warp.where)
+            peer(warp.cta, rank, warp.where, accessed=False)
             file[out, lane] = base + (rank + 1 << RANK_SHIFT | address & OFFSET_MASK)
 
     return handler

@@ -18,7 +18,9 @@ _MAX_LINES = 40
 def explain(launch: Launch) -> list[str]:
     """One line for each group of warps that wait at the same instruction for the same thing."""
     groups: dict[tuple[tuple[int, int, int], int, int, str], list[int]] = {}
-    texts = {line: text for _, line, text in launch.code.operations}
+    texts: dict[int, list[str]] = {}
+    for _, line, text in launch.code.operations:
+        texts.setdefault(line, []).append(text)
     for cta in launch.resident:
         for warp in cta.warps:
             for wait, line, mask in warp.waits():
@@ -28,7 +30,7 @@ def explain(launch: Launch) -> list[str]:
     lines = []
     for (ctaid, line, mask, reason), warps in groups.items():
         lanes = "" if mask == 0xFFFFFFFF else f" lanes {ranges(lanes_of(mask))}"
-        place = f"line {line} `{texts.get(line, '')}`"
+        place = f"line {line} `{'; '.join(texts.get(line, []))}`"
         lines.append(f"CTA {ctaid} warp {ranges(warps)}{lanes}, {place}: waits for {reason}")
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
@@ -74,7 +76,7 @@ def livelock(launch: Launch, operations: int) -> None:
         lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
     launch.fault(
         "livelock",
-        f"{launch.kernel}: warps ran about {operations} operations and nothing happened that anybody could wait "
-        "for.\n  " + "\n  ".join([*lines, *explain(launch)]) + "\n",
+        f"{launch.kernel}: warps ran about {operations} operations and nothing happened that "
+        "anybody could wait for.\n  " + "\n  ".join([*lines, *explain(launch)]) + "\n",
         advice="If the kernel only computes for that long, raise max_operations.",
     )

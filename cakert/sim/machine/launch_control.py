@@ -100,6 +100,7 @@ def _submit(target: Cta, offset: int, barrier: int, request: _Request, where: Wh
             target,
             perform,
             writes=[(offset, RESPONSE_BYTES)],
+            signals=[(target, barrier)],
         )
     )
 

@@ -317,9 +317,17 @@ class MbarrierTable:
                 "memory is to hold another one.",
             )
             self.cta.shared.release(address, NBYTES)
-        self.cta.shared.reserve(
-            address, NBYTES, f"the mbarrier initialised at line {line}" if line else "an mbarrier"
-        )
+        if address + NBYTES > self.cta.shared.size:
+            launch.fault(
+                "shared-out-of-bounds",
+                f"initialises an mbarrier at {address:#x}, past the end of the CTA's shared memory "
+                f"at {self.cta.shared.size:#x}.",
+                where=where,
+                advice="Ask for enough dynamic shared memory, and check the index.",
+            )
+        else:
+            owner = f"the mbarrier initialised at line {line}" if line else "an mbarrier"
+            self.cta.shared.reserve(address, NBYTES, owner)
         barrier = Mbarrier(self.cta, address, count, line=line, warp=warp)
         self._barriers[address] = barrier
         return barrier

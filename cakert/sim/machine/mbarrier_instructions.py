@@ -8,6 +8,7 @@ nothing here, since simulated warps see each other's writes in order; they are c
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 from cakert.sim.core.lanes import lanes_of
@@ -273,6 +274,10 @@ class _Test:
         value = int(self.warp.predicates[self.out])
         self.warp.predicates[self.out] = value & ~failed | passed
 
+    def needs(self) -> list[Hashable]:
+        """The barriers, by what `Operation.signals` calls them."""
+        return [(barrier.cta, barrier.address) for barrier, _ in self.asked]
+
     def describe(self) -> str:
         return "; ".join(barrier.describe(phase) for barrier, phase in self.asked)
 
@@ -317,7 +322,7 @@ def _bind_wait(instruction: Instruction, binder: Binder) -> Handler:
         passed = test.any_passed()
         test.write()
         # A loop of tests must not keep the others from running.
-        return None if passed else Wait.pause(test.describe)
+        return None if passed else Wait.pause(test.describe, needs=test.needs)
 
     def try_wait(warp: Warp, mask: int) -> Wait | None:
         test = ask(warp, mask)
@@ -329,7 +334,7 @@ def _bind_wait(instruction: Instruction, binder: Binder) -> Handler:
             test.write()
             return Wait.pause(test.describe)
         test.where = warp.where()  # by the time of a fault, the warp may be elsewhere
-        return Wait(test.any_passed, test.describe, test.write)
+        return Wait(test.any_passed, test.describe, test.write, test.needs)
 
     return try_wait if blocking else test_wait
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from cakert.sim.core.warp import BLOCKED, EXITED
@@ -142,8 +142,20 @@ class Scheduler(ABC):
         launch = self.launch
         if not spinning and any(self.can_run(seat, force=True) for seat in self.seats):
             return
-        if not launch.engine.perform_one() and not self.start() and not spinning:
+        if not launch.engine.perform_one(self._needs()) and not self.start() and not spinning:
             deadlock(launch)
+
+    def _needs(self) -> set[Hashable]:
+        """What blocked warps say that they wait for; only the lazy schedule asks."""
+        if self.launch.engine.schedule != "lazy":
+            return set()
+        return {
+            need
+            for seat in self.seats
+            for wait, _, _ in seat.warp.waits()
+            if wait is not None and wait.needs is not None
+            for need in wait.needs()
+        }
 
     def _watch(self, before: int, ticks: int, *, spun: bool) -> None:
         if self.launch.progress != before:

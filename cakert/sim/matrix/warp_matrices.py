@@ -5,6 +5,8 @@ The 8-bit shapes of sm_100 (``.m16n16``, ``.m8n16``, ``.m16n8``) are not support
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +94,33 @@ def _plain_addresses(
     return own & ~np.uint64(15)
 
 
+@lru_cache(maxsize=8192)
+def _conflicts(row_addresses: bytes) -> int:
+    """Passes through shared memory beyond one a matrix; kernels repeat few patterns.
+
+    A matrix is 8 rows of 16 bytes, one pass of 128 if no two of them lie in the same four banks;
+    rows at one address share their pass.
+
+    Parameters
+    ----------
+    row_addresses
+        8 uint64 a matrix.
+    """
+    chunks = np.frombuffer(row_addresses, np.uint64) >> np.uint64(4)
+    passes = (
+        max(Counter(chunk % 8 for chunk in set(matrix)).values())
+        for matrix in chunks.reshape(-1, 8).tolist()
+    )
+    return sum(passes) - len(chunks) // 8
+
+
+def _count_conflicts(warp: Warp, addresses: NDArray[np.uint64], count: int) -> None:
+    conflicts = _conflicts(addresses[: 8 * count].tobytes())
+    if conflicts:
+        counters = warp.cta.launch.counters
+        counters["matrix-bank-conflicts"] = counters.get("matrix-bank-conflicts", 0) + conflicts
+
+
 def _bind_load(instruction: Instruction, binder: Binder) -> Handler:
     count, trans, space = _form(instruction, binder)
     destination, source = operands(instruction, binder, 2)
@@ -108,6 +137,7 @@ def _bind_load(instruction: Instruction, binder: Binder) -> Handler:
         if not load_matrices(shared, warp.file32, rows, lanes, trans, warp.where):
             lanes = _plain_addresses(warp, lanes, count, space)
             load_matrices(shared, warp.file32, rows, lanes, trans, warp.where)
+        _count_conflicts(warp, lanes, count)
         return None
 
     return handler
@@ -127,6 +157,7 @@ def _bind_store(instruction: Instruction, binder: Binder) -> Handler:
         if not store_matrices(shared, warp.file32, rows, lanes, trans, first, warp.where):
             lanes = _plain_addresses(warp, lanes, count, space)
             store_matrices(shared, warp.file32, rows, lanes, trans, first, warp.where)
+        _count_conflicts(warp, lanes, count)
         return None
 
     return handler

@@ -1,10 +1,11 @@
 """wgmma: warpgroup matrix multiply-accumulate of sm_90a (PTX ISA 9.7.15).
 
-Each warp of a warpgroup executes the instruction by itself here: warp w of the group computes rows
-16w to 16w+15 of the 64. The multiplication is an asynchronous operation: it reads its operands,
-the A registers included, and writes D when the engine performs it, so what a kernel overwrites
-too early shows under the lazy schedule. From issue until a ``wgmma.wait_group`` that covers it, its
-D registers are marked busy, even if it has been performed: the ISA forbids the access.
+Warp w of a warpgroup brings rows 16w to 16w+15 of the 64; the four warps multiply together, once
+the last of them has issued the instruction. The multiplication is an asynchronous operation: it
+reads its operands, the A registers included, and writes D when the engine performs it, so what a
+kernel overwrites too early shows under the lazy schedule. From issue until a ``wgmma.wait_group``
+that covers it, its D registers are marked busy, even if it has been performed: the ISA forbids the
+access.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cakert.sim.faults import Where
-from cakert.sim.machine.asynchronous import Operation
 from cakert.sim.machine.waiting import Wait
 from cakert.sim.matrix import descriptors, formats, fragments, wgmma_groups
 from cakert.sim.matrix.binding import immediate, operands, require_full_warp, vector
-from cakert.sim.matrix.wgmma_groups import Accumulator, WarpState, require_arch, state_of
+from cakert.sim.matrix.wgmma_groups import (
+    Accumulator,
+    WarpState,
+    join,
+    require_arch,
+    state_of,
+)
 from cakert.sim.ptx.model import Instruction, Vector
 
 if TYPE_CHECKING:
@@ -178,10 +184,7 @@ def _bind_mma_async(instruction: Instruction, binder: Binder) -> Handler:
                 b = b_source.read(b_tile, slice(None), warp, where)
                 _accumulate(warp, a, b, d_rows, dtype, sign, add=bool(enabled))
 
-        operation = Operation(
-            name, where, warp.cta, perform, order=("wgmma", warp.cta, warp.index), reads=reads
-        )
-        state.open.operations.append(operation)
+        state.open.operations.append(join(warp, name, where, perform, reads))
         if accumulator not in state.open.accumulators:
             state.open.accumulators.add(accumulator)
             state.in_flight[accumulator] += 1
@@ -191,7 +194,6 @@ def _bind_mma_async(instruction: Instruction, binder: Binder) -> Handler:
         # K halves with the rate for tf32 and doubles with it for the 8-bit types.
         counters["tensor-cycles-sm90"] = counters.get("tensor-cycles-sm90", 0) + columns // 8
         counters["wgmma-shared-bytes"] = counters.get("wgmma-shared-bytes", 0) + shared_bytes
-        launch.engine.submit(operation)
         return None
 
     return handler

@@ -1,12 +1,13 @@
 """wgmma.fence, commit_group and wait_group, and what a warp has in flight (PTX ISA 9.7.15.7).
 
-Commit groups are kept for each warp. A wait releases the accumulators of the groups that it covers,
-as far as no later operation writes the same registers.
+Multiplications belong to a warpgroup, commit groups to each warp. A wait releases the accumulators
+of the groups that it covers, as far as no later operation writes the same registers.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,12 @@ from cakert.sim.ptx.model import Immediate, Instruction
 if TYPE_CHECKING:
     from cakert.sim.core.warp import Warp
     from cakert.sim.decode.binder import Binder, Handler
+    from cakert.sim.faults import Where
 
 __all__ = ["INSTRUCTIONS", "Accumulator", "WarpState", "require_arch", "state_of"]
+
+
+WARPS_PER_WARPGROUP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,10 @@ class _Group:
 
 @dataclass(slots=True)
 class WarpState:
-    """What one warp has issued."""
+    """What one warp has issued; ``issued`` counts its wgmma.mma_async."""
 
     fenced: bool = False
+    issued: int = 0
     open: _Group = field(default_factory=_Group)
     committed: deque[_Group] = field(default_factory=deque)
     # Accumulators that no wait has released, with the number of groups that write each.
@@ -67,6 +73,97 @@ def state_of(warp: Warp) -> WarpState:
     if state is None:
         state = states[warp.index] = WarpState()
     return state
+
+
+@dataclass(slots=True)
+class _Collective:
+    """A multiplication that not all four warps have issued yet."""
+
+    operation: Operation
+    parts: list[Callable[[], None]] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Warpgroup:
+    """Multiplications of a warpgroup in the order of issue.
+
+    Attributes
+    ----------
+    started
+        How many all four warps have issued.
+    gathering
+        Those that come after.
+    """
+
+    started: int = 0
+    gathering: deque[_Collective] = field(default_factory=deque)
+
+
+def join(
+    warp: Warp,
+    name: str,
+    where: Where,
+    perform: Callable[[], None],
+    reads: Iterable[tuple[int, int]],
+) -> Operation:
+    """Add one warp's rows to the multiplication that its warpgroup issues together.
+
+    A warpgroup multiplies collectively (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix
+    Instructions"): the operation starts when the fourth warp has issued it, and is complete for
+    all four at once. Shipped kernels overwrite operands after the wgmma.wait_group of one warp.
+
+    Parameters
+    ----------
+    perform
+        Computes the rows of this warp.
+    reads
+        Ranges of shared memory that this takes.
+
+    Returns
+    -------
+    Operation
+        The same one for all four warps.
+
+    Raises
+    ------
+    Fault
+        "wgmma-diverged": another warp of the warpgroup issued another instruction in its place.
+    """
+    cta = warp.cta
+    groups: dict[int, _Warpgroup] = cta.state.setdefault("wgmma-warpgroups", {})
+    number = warp.index // WARPS_PER_WARPGROUP
+    group = groups.setdefault(number, _Warpgroup())
+    state = state_of(warp)
+    position = state.issued - group.started
+    state.issued += 1
+    if position == len(group.gathering):
+        parts: list[Callable[[], None]] = []
+
+        def multiply() -> None:
+            for part in parts:
+                part()
+
+        operation = Operation(name, where, cta, multiply, order=("wgmma", cta, number))
+        group.gathering.append(_Collective(operation, parts))
+    collective = group.gathering[position]
+    first = collective.operation.where
+    if (first.line, first.text) != (where.line, where.text):
+        cta.launch.fault(
+            "wgmma-diverged",
+            f"another warp of the warpgroup executes `{first.text}` (line {first.line}) in its "
+            "place.",
+            where=where,
+            advice="All four warps of a warpgroup must execute the same wgmma instructions.",
+        )
+    collective.parts.append(perform)
+    collective.reads += reads
+    if len(collective.parts) == WARPS_PER_WARPGROUP:
+        group.gathering.popleft()
+        group.started += 1
+        collective.operation.reads = tuple(dict.fromkeys(collective.reads))
+        cta.launch.engine.submit(collective.operation)
+    return collective.operation
 
 
 def _note_exit(cta: Any) -> None:
@@ -149,7 +246,7 @@ def _bind_wait(instruction: Instruction, binder: Binder) -> Handler:
             ready,
             lambda: (
                 f"wgmma.wait_group {newest}: {pending} wgmma operations of warp {warp.index} "
-                "have not completed"
+                "have not completed (each needs all four warps of the warpgroup)"
             ),
             finish,
         )

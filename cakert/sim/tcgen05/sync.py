@@ -61,7 +61,7 @@ def _targets(
 ) -> list[tuple[Cta, int]]:
     """The CTAs whose mbarrier arrives, each with the offset of it in its window."""
     if ranks is None:
-        return [resolve_shared(cta, address, space, where)]
+        return [resolve_shared(cta, address, space, where, forgive_offset=True)]
     offset = address & OFFSET_MASK
     return [(peer(cta, rank, where), offset) for rank in lanes_of(ranks)]
 

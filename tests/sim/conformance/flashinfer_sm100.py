@@ -42,8 +42,6 @@ class Kernel:
     poison
         Whether K and V are NaN where no list looks. Not where a kernel reads every block, or
         multiplies by zero what lies past a block's length.
-    omits
-        Faults that the shipped kernel has, by name: they are noted instead of raised.
     options
         What `arguments` has to know besides.
     """
@@ -57,7 +55,6 @@ class Kernel:
     kind: str
     problem: dict[str, Any]
     poison: bool = True
-    omits: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
     def launch(self, memory: Memory, problem: VsaProblem) -> Launch:
@@ -261,8 +258,6 @@ KERNELS = (
         lambda p: (p.M // (128 // (p.num_qo_heads // p.num_kv_heads)), p.num_kv_heads, 1),
         "kv_mask",
         {"M": 128, "N": 384, "block": 128, "heads": (4, 1), "selected": (1, 2)},
-        # Q comes by cp.async, an mbarrier hands it over, and tcgen05.mma reads it.
-        omits=("missing-proxy-fence",),
     ),
     Kernel(
         "head64_native",

@@ -16,10 +16,6 @@ from helpers.problems import compare
 
 from cakert.sim import Gpu
 
-# What Triton 3.6 leaves out, and works without: a proxy fence between cp.async and the tensor
-# core, and the base of the shared window in the address that tcgen05.commit gets.
-OMITS = ("missing-proxy-fence", "not-shared")
-
 ARCHES = {"sm_90a": 90, "sm_100a": 100, "sm_103a": 103}
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -60,7 +56,7 @@ def schedule(request: pytest.FixtureRequest, rng: np.random.Generator) -> str:
 @pytest.fixture(params=TARGETS)
 def session(request: pytest.FixtureRequest, triton: Toolchain, schedule: str, seed: int) -> Session:
     return Session(
-        triton, request.param, Gpu(request.param, schedule=schedule, seed=seed, ignore=OMITS)
+        triton, request.param, Gpu(request.param, schedule=schedule, seed=seed)
     )
 
 

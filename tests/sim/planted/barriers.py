@@ -53,36 +53,37 @@ PAST:
         """
     setp.eq.u32 %p0, warp, 0;
     @%p0 bra FIRST;
-    bar.sync 1, 96; //!-
-    bar.sync 1, 64; //+
+    bar.sync 1, 96; //!
     bra MET;
 FIRST:
-    bar.sync 1, 64; //!
+    bar.sync 1, 64; //-!
+    bar.sync 1, 96; //+
 MET:
 """
         + COPY_WORD,
-        threads=64,
-        directives="",
-        expected=lambda source: source[:64],
+        threads=96,
+        expected=lambda source: source[:96],
+        says=("with 96 threads", "with 64 threads"),
     ),
     Planted(
-        "bar_sync_with_too_many_warps",
-        "barrier-count",
+        "barrier_completed_by_the_wrong_warps",
+        "deadlock",
         """
     setp.eq.u32 %p0, warp, 0;
     @%p0 bra CONSUMER;
-    bar.arrive 1, 64; //-!
+    bar.arrive 1, 64; //-
     bar.arrive 1, 96; //+
     bra MET;
 CONSUMER:
     bar.sync 1, 64; //-!
     bar.sync 1, 96; //+
 MET:
-    bar.sync 0; //!
 """
         + COPY_WORD,
+        ("random",),
         threads=96,
         expected=lambda source: source[:96],
+        says=("barrier 1 of 64 threads; arrived: warp 0",),
     ),
     Planted(
         "producer_arrives_twice",

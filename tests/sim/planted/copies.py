@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from planted.record import Planted, first_words
 from planted.snippets import READ_BACK, bulk_load, init, leader, wait
 
@@ -18,12 +20,45 @@ def _box_of_out(gpu, source, out):
     return gpu.tensor_map(out.reshape(*BOX), box=BOX)
 
 
+# The copy is under way before any warp goes on.
+SYNC = "    bar.sync 0;\n"
 STORE_WORD = """
     ld.global.u32 %r0, [from];
     st.shared.u32 [mine], %r0;
 """
 
+
+def _one_of_two(name: str, waited: int) -> Planted:
+    """Two copies on two barriers, of which only one is waited for."""
+    return Planted(
+        name,
+        "shared-in-flight",
+        init(1, 1)
+        + leader(
+            bulk_load(512, 0, mark="//&" if waited else "")
+            + bulk_load(512, 1, offset=512, to=512, mark="" if waited else "//&"),
+            "ISSUED",
+        )
+        + SYNC
+        + wait(waited, 0)
+        + wait(1 - waited, 0, "//+")
+        + f"""
+    ld.shared.u32 %r0, [mine+{512 * waited}];
+    ld.shared.u32 %r1, [mine+{512 * (1 - waited)}]; //!
+    mad.lo.u32 %r0, %r0, 3, %r1;
+    st.global.u32 [to], %r0;
+""",
+        ("lazy", "random"),
+        threads=128,
+        expected=lambda source: (
+            source[128 * waited :][:128] * 3 + source[128 * (1 - waited) :][:128]
+        ),
+    )
+
+
 FAULTS = [
+    _one_of_two("younger_of_two_copies_without_wait", 0),
+    _one_of_two("older_of_two_copies_without_wait", 1),
     Planted(
         "tma_box_without_wait",
         "shared-in-flight",
@@ -31,10 +66,12 @@ FAULTS = [
         + leader(
             """
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 1024;
-    cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [ring], [map0, {0, 0}], [bar]; //&
+    cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes //&
+        [ring], [map0, {0, 0}], [bar];
 """,
             "ISSUED",
         )
+        + SYNC
         + wait(0, 0, "//+")
         + """
     ld.shared.u32 %r0, [mine]; //!
@@ -50,12 +87,75 @@ FAULTS = [
         "shared-in-flight",
         init(1)
         + leader(bulk_load(512, mark="//&"), "ISSUED")
+        + SYNC
         + wait(0, 0, "//+")
         + """
     ld.shared.u32 %r0, [mine]; //!
     st.global.u32 [to], %r0;
 """,
         ("lazy", "random"),
+        threads=128,
+        expected=first_words(128),
+    ),
+    Planted(
+        "bulk_copy_tested_once",
+        "shared-in-flight",
+        init(1)
+        + leader(bulk_load(512, mark="//&"), "ISSUED")
+        + SYNC
+        + """
+TEST:
+    mbarrier.test_wait.parity.shared::cta.b64 %p1, [bar], 0;
+    @!%p1 bra TEST; //+
+    ld.shared.u32 %r0, [mine]; //!
+    st.global.u32 [to], %r0;
+""",
+        ("lazy", "random"),
+        threads=128,
+        expected=first_words(128),
+    ),
+    Planted(
+        "full_barrier_that_expects_no_bytes",
+        "shared-in-flight",
+        init(1)
+        + leader(
+            """
+    mbarrier.arrive.shared::cta.b64 _, [bar]; //-
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 512; //+
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //&
+        [ring], [in], 512, [bar];
+""",
+            "ISSUED",
+        )
+        + SYNC
+        + wait(0, 0)
+        + """
+    ld.shared.u32 %r0, [mine]; //!
+    st.global.u32 [to], %r0;
+""",
+        ("lazy", "random"),
+        threads=128,
+        expected=first_words(128),
+    ),
+    Planted(
+        "slot_refilled_before_all_have_read_it",
+        "shared-in-flight",
+        init(1, 1)
+        + leader(bulk_load(512), "ISSUED")
+        + wait(0, 0)
+        + """
+    bar.sync 0; //-
+    ld.shared.u32 %r0, [mine]; //+
+    bar.sync 0; //+
+"""
+        + leader(bulk_load(512, 1, offset=512, mark="//&"), "REFILLED")
+        + """
+    bar.sync 0; //-
+    ld.shared.u32 %r0, [mine]; //-!
+    st.global.u32 [to], %r0;
+"""
+        + wait(1, 0),
+        ("lazy",),
         threads=128,
         expected=first_words(128),
     ),
@@ -129,6 +229,64 @@ FAULTS = [
         says=("generic proxy",),
     ),
     Planted(
+        "bulk_store_before_other_warps_wrote",
+        "uninitialised-shared",
+        STORE_WORD
+        + """
+    fence.proxy.async.shared::cta;
+    bar.sync 0; //+
+"""
+        + leader(
+            """
+    cp.async.bulk.global.shared::cta.bulk_group [out], [ring], 512; //!
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0;
+""",
+            "STORED",
+        ),
+        ("eager", "random"),
+        threads=128,
+        expected=first_words(128),
+    ),
+    Planted(
+        "bulk_copy_of_a_size_that_is_no_multiple_of_16",
+        "bulk-misaligned",
+        init(1)
+        + leader(
+            """
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 512;
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //-!
+        [ring], [in], 508, [bar]; //-
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //+
+        [ring], [in], 512, [bar]; //+
+""",
+            "ISSUED",
+        )
+        + wait(0, 0)
+        + READ_BACK,
+        threads=128,
+        expected=first_words(128),
+    ),
+    Planted(
+        "tma_box_off_its_alignment",
+        "tma-misaligned",
+        init(1)
+        + leader(
+            """
+    add.u32 ring, ring, 64; //-
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 1024;
+    cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes //!
+        [ring], [map0, {0, 0}], [bar];
+""",
+            "ISSUED",
+        )
+        + wait(0, 0)
+        + READ_BACK,
+        threads=256,
+        expected=first_words(256),
+        maps=(_box_of_source,),
+    ),
+    Planted(
         "proxy_fence_before_the_write",
         "missing-proxy-fence",
         """
@@ -184,6 +342,7 @@ FAULTS = [
         "shared-in-flight",
         init(1)
         + leader(bulk_load(512, mark="//&"), "ISSUED")
+        + SYNC
         + wait(0, 0, "//+")
         + """
     st.shared.u32 [mine], thread; //!
@@ -197,7 +356,7 @@ FAULTS = [
 """,
         ("lazy", "random"),
         threads=128,
-        expected=lambda source: source[:128] + range(128),
+        expected=lambda source: source[:128] + np.arange(128, dtype="u4"),
     ),
     Planted(
         "cta_exits_under_a_load",
@@ -249,7 +408,8 @@ TILE:
     mul.wide.u32 %rd8, %r9, 512;
     add.s64 %rd8, in, %rd8;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 512;
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [ring], [%rd8], 512, [bar]; //&
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //&
+        [ring], [%rd8], 512, [bar];
 """,
             "ISSUED",
         )
@@ -273,6 +433,7 @@ TILE:
         "shared-in-flight",
         init(1)
         + leader(bulk_load(512, mark="//&"), "ISSUED")
+        + SYNC
         + wait(0, 1, "//-")
         + wait(0, 0, "//+")
         + READ_BACK.replace("[mine];", "[mine]; //!"),

@@ -9,6 +9,14 @@ COPY_WORD = """
     ld.global.u32 %r0, [from];
     st.global.u32 [to], %r0;
 """
+COPY_OF_CTA = """
+    mad.lo.u32 %r8, cta, 32, thread;
+    mul.wide.u32 %rd8, %r8, 4;
+    add.s64 %rd9, in, %rd8;
+    add.s64 %rd10, out, %rd8;
+    ld.global.u32 %r0, [%rd9];
+    st.global.u32 [%rd10], %r0;
+"""
 
 FAULTS = [
     Planted(
@@ -83,9 +91,11 @@ READY:
     mbarrier.init.shared::cta.b64 [%r8+128], 1;
     fence.mbarrier_init.release.cluster;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 144; //-
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r8], [in], 144, [bar]; //-!
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //-!
+        [%r8], [in], 144, [bar]; //-
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 128; //+
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r8], [in], 128, [bar]; //+
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //+
+        [%r8], [in], 128, [bar]; //+
 """,
             "ISSUED",
         )
@@ -121,6 +131,93 @@ READY:
         + """
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar+4], 1; //-!
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar], 1; //+
+"""
+        + COPY_WORD,
+    ),
+    Planted(
+        "mbarrier_that_laps_its_waiter",
+        "mbarrier-lapped",
+        init(32, 32)
+        + """
+    setp.ne.u32 %p2, warp, 0;
+    @%p2 bra WAITER;
+    mbarrier.arrive.shared::cta.b64 _, [bar];
+"""
+        + wait(1, 0, "//+")
+        + """
+    mbarrier.arrive.shared::cta.b64 _, [bar];
+    bra MET;
+WAITER:
+"""
+        + wait(0, 0, "//!")
+        + """
+    mbarrier.arrive.shared::cta.b64 _, [bar+8];
+"""
+        + wait(0, 1)
+        + """
+MET:
+"""
+        + COPY_WORD,
+        threads=64,
+        expected=lambda source: source[:64],
+        says=("phase 2 is current",),
+    ),
+    Planted(
+        "mbarrier_of_a_cta_that_has_not_started",
+        "mbarrier-uninitialised",
+        init(32)
+        + """
+    .reg .b32 rank;
+    mov.u32 rank, %cluster_ctarank;
+    barrier.cluster.arrive.release.aligned; //+
+    barrier.cluster.wait.acquire.aligned; //+
+    xor.b32 rank, rank, 1;
+    mapa.shared::cluster.u32 %r8, bar, rank;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8]; //!
+"""
+        + wait(0, 0)
+        + COPY_OF_CTA
+        + """
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+""",
+        grid=2,
+        cluster=2,
+        expected=lambda source: source[:64],
+    ),
+    Planted(
+        "mbarrier_of_a_cta_that_has_exited",
+        "cluster-exit",
+        init(32)
+        + """
+    .reg .b32 rank;
+    mov.u32 rank, %cluster_ctarank;
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    setp.eq.u32 %p2, rank, 0;
+    @%p2 bra FIRST;
+    mapa.shared::cluster.u32 %r8, bar, 0;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8]; //!
+    bra MET;
+FIRST:
+"""
+        + wait(0, 0, "//+")
+        + """
+MET:
+"""
+        + COPY_OF_CTA,
+        ("random",),
+        grid=2,
+        cluster=2,
+        expected=lambda source: source[:64],
+    ),
+    Planted(
+        "mbarrier_past_the_end",
+        "shared-out-of-bounds",
+        """
+    mbarrier.init.shared::cta.b64 [ring+65536], 32; //-!
+    setp.ne.u32 %p0, lane, 0;
+    @!%p0 mbarrier.init.shared::cta.b64 [bar], 32; //+
 """
         + COPY_WORD,
     ),

@@ -62,6 +62,9 @@ def first_words(count: int, factor: int = 1) -> Callable[[NDArray[np.uint32]], N
     return lambda source: source.reshape(-1)[:count] * np.uint32(factor)
 
 
+_one_warp = first_words(32)
+
+
 @dataclass(frozen=True)
 class Planted:
     """A broken kernel and its mended twin.
@@ -100,7 +103,7 @@ class Planted:
     directives: str = ""
     shared: int = 4096
     source: Callable[[np.random.Generator], NDArray[np.uint32]] = words
-    expected: Callable[[NDArray[np.uint32]], NDArray] = first_words(32)
+    expected: Callable[[NDArray[np.uint32]], NDArray] = _one_warp
     maps: tuple[Callable[[Gpu, Array, Array], TensorMap], ...] = ()
     is_note: bool = False
     says: tuple[str, ...] = ()

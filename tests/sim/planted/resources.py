@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from planted.record import Planted, first_words
 from planted.snippets import init, wait
 
@@ -21,7 +22,8 @@ DIRECTIVES = ".maxntid 256, 1, 1 .minnctapersm 1 .maxnreg 168"
 
 ASK = """
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 16;
-    clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [ring], [bar]; {mark}
+    clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 {mark}
+        [ring], [bar];
 """
 ANSWER = """
     ld.shared.v2.b64 {{%rd8, %rd9}}, [ring];
@@ -77,7 +79,7 @@ FAULTS = [
         threads=256,
         directives=DIRECTIVES,
         expected=first_words(256),
-        says=("warp 4-7", "setmaxnreg.dec"),
+        says=("88 more registers a thread (to 256)", "setmaxnreg.dec"),
     ),
     Planted(
         "setmaxnreg_of_a_divided_warpgroup",

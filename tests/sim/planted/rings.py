@@ -67,7 +67,8 @@ PRODUCE:
 {expect}
     mul.wide.u32 %rd8, %r8, 128;
     add.s64 %rd8, in, %rd8;
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r12], [%rd8], 128, [%r11]; {copy_mark}
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes {copy_mark}
+        [%r12], [%rd8], 128, [%r11];
     add.u32 %r8, %r8, 1;
     setp.lt.u32 %p3, %r8, {STEPS};
     @%p3 bra PRODUCE;
@@ -76,7 +77,7 @@ DONE:
     )
 
 
-_FULL = "FULL{1}: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r11], %r10; @!%p1 bra FULL{1}; {0}"
+_FULL = "FULL: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r11], %r10; @!%p1 bra FULL; {0}"
 _EMPTY = (
     "EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r11+16], %r13; @!%p1 bra EMPTY; {0}"
 )
@@ -91,23 +92,21 @@ def _planted(name, fault, body, caught_by=ALL, **more):
 FAULTS = [
     _planted(
         "ring_without_full_wait",
-        "uninitialised-shared",
-        ring(full=_FULL.format("//+", "")).replace(
+        "shared-in-flight",
+        ring(full=_FULL.format("//+"), copy_mark="//&").replace(
             "ld.shared.u32 %r14, [%r13];", "ld.shared.u32 %r14, [%r13]; //!"
         ),
-        ("eager", "lazy"),
+        ("lazy", "random"),
     ),
     _planted(
         "ring_without_empty_wait",
-        "shared-in-flight",
-        ring(empty=_EMPTY.format("//+"), copy_mark="//!&"),
-        ("lazy",),
-    ),
-    _planted(
-        "ring_that_laps_its_consumer",
-        "mbarrier-lapped",
-        ring(empty=_EMPTY.format("//+"), full=_FULL.format("//!", "")),
-        ("eager",),
+        "mbarrier-underflow",
+        ring(
+            empty=_EMPTY.format("//+"),
+            expect="mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r11], 128; //!&",
+        ),
+        ("lazy", "random"),
+        says=("only misses 0 of 1", "arrived in it: warp 1"),
     ),
     _planted(
         "ring_with_the_wrong_empty_parity",
@@ -115,7 +114,7 @@ FAULTS = [
         ring(
             empty_parity="mov.u32 %r13, %r10; //-\nxor.b32 %r13, %r10, 1; //+",
             empty=_EMPTY.format("//!"),
-            full=_FULL.format("//!", ""),
+            full=_FULL.format("//!"),
         ),
         says=("warp 1", "phase 0 (parity 0)", "misses 32 of 32 arrivals"),
     ),
@@ -125,7 +124,7 @@ FAULTS = [
         ring(
             expect="mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r11], 144; //-\n"
             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r11], 128; //+",
-            full=_FULL.format("//!", ""),
+            full=_FULL.format("//!"),
         ),
         says=("warp 0", "phase 0 (parity 0)", "misses 0 of 1 arrivals and 16 bytes"),
     ),
@@ -145,7 +144,7 @@ FAULTS = [
         ring(
             consumer_steps=f"setp.lt.u32 %p3, %r8, {STEPS + 1}; //-\n"
             f"setp.lt.u32 %p3, %r8, {STEPS}; //+",
-            full=_FULL.format("//!", ""),
+            full=_FULL.format("//!"),
         ),
         says=("warp 0", "phase 3 (parity 1)", "nobody has arrived in it", "in earlier phases"),
     ),

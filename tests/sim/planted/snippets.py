@@ -35,7 +35,8 @@ def bulk_load(nbytes: int, number: int = 0, *, offset: int = 0, to: int = 0, mar
     """The executing thread announces and starts a copy of ``in + offset`` to ``ring + to``."""
     return f"""
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar+{8 * number}], {nbytes};
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [ring+{to}], [in+{offset}], {nbytes}, [bar+{8 * number}]; {mark}
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes {mark}
+        [ring+{to}], [in+{offset}], {nbytes}, [bar+{8 * number}];
 """
 
 

@@ -19,7 +19,7 @@ VALUES = ", ".join(f"%r{16 + i}" for i in range(N))
 
 
 def allocate(mark: str = "") -> str:
-    """Warp 0 allocates; all read the address, and barrier 0 takes one arrival."""
+    """Warp 0 allocates; all read the address, and barriers 0 to 2 take one arrival."""
     return (
         f"""
     .reg .b32 tmem, mylanes;
@@ -29,7 +29,7 @@ def allocate(mark: str = "") -> str:
     tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
 ALLOCATED:
 """
-        + init(1, 1)
+        + init(1, 1, 1)
         + """
     ld.shared.u32 tmem, [slot];
     shl.b32 mylanes, warp, 21;
@@ -84,6 +84,7 @@ ISSUED:
 """
 
 
+SYNC = "    bar.sync 0;\n"
 AFTER = "    tcgen05.fence::after_thread_sync;\n"
 DONE = wait(0, 0) + AFTER
 
@@ -100,8 +101,7 @@ STORE = """
     mul.wide.u32 %rd14, thread, 64;
     add.s64 %rd14, out, %rd14;
 """ + "".join(
-    f"    st.global.v4.b32 [%rd14+{4 * i}], "
-    f"{{%r{16 + i}, %r{17 + i}, %r{18 + i}, %r{19 + i}}};\n"
+    f"    st.global.v4.b32 [%rd14+{4 * i}], {{%r{16 + i}, %r{17 + i}, %r{18 + i}, %r{19 + i}}};\n"
     for i in range(0, N, 4)
 )
 
@@ -143,6 +143,7 @@ FAULTS = [
         allocate()
         + operands()
         + multiply(mark="//&")
+        + SYNC
         + wait(0, 0, "//+")
         + AFTER
         + load("//!")
@@ -157,11 +158,65 @@ FAULTS = [
         allocate()
         + operands()
         + multiply(mark="//&", commit_mark="//+")
+        + SYNC
         + wait(0, 0, "//+")
         + AFTER
         + load("//!")
         + STORE
         + free(),
+    ),
+    planted(
+        "tcgen05_commit_by_another_thread",
+        "tcgen05-uncommitted",
+        allocate()
+        + operands()
+        + multiply(mark="//&")
+        .replace(
+            "    tcgen05.commit",
+            "ISSUED: bar.warp.sync 0xffffffff; //-\n"
+            "    setp.ne.u32 %p4, thread, 1; //-\n"
+            "    @%p4 bra COMMITTED; //-\n"
+            "    tcgen05.commit",
+        )
+        .replace("ISSUED:\n", "ISSUED: //+\nCOMMITTED:\n")
+        + SYNC
+        + DONE
+        + load("//!")
+        + STORE
+        + free(),
+    ),
+    planted(
+        "tcgen05_mma_before_the_operands_are_there",
+        "shared-in-flight",
+        allocate()
+        + leader(bulk_load(IMAGE_BYTES, 1, mark="//&"), "LOADED")
+        + wait(1, 0, "//+")
+        + multiply(mark="//!")
+        + wait(1, 0)
+        + DONE
+        + load()
+        + STORE
+        + free(),
+        ("lazy",),
+    ),
+    planted(
+        "accumulator_overwritten_before_it_is_read",
+        "tmem-in-flight",
+        allocate()
+        + operands()
+        + multiply()
+        + DONE
+        + load(wait_mark="//+").replace("]; ", "]; //+")
+        + "    tcgen05.fence::before_thread_sync;\n"
+        + SYNC
+        + AFTER
+        + multiply(mark="//&").replace("ISSUED", "ISSUED_AGAIN")
+        + "    bar.sync 0; //-\n"
+        + load("//-!", "//-")
+        + STORE
+        + wait(0, 1)
+        + free(),
+        ("lazy",),
     ),
     planted(
         "tcgen05_without_wait_ld",
@@ -212,8 +267,8 @@ FAULTS = [
         + wait(1, 0)
         + multiply(mark="//&")
         + wait(0, 0, "//+")
-        + leader(bulk_load(IMAGE_BYTES, 1, offset=IMAGE_BYTES, mark="//!"), "REFILLED")
-        + wait(1, 1)
+        + leader(bulk_load(IMAGE_BYTES, 2, offset=IMAGE_BYTES, mark="//!"), "REFILLED")
+        + wait(2, 0)
         + DONE
         + load()
         + STORE
@@ -271,14 +326,33 @@ FAULTS = [
         + free(),
     ),
     planted(
+        "mma_issued_by_two_lanes",
+        "tcgen05-mma-multiple-lanes",
+        allocate()
+        + operands()
+        + multiply(mark="//!").replace(
+            "setp.ne.u32 %p4, thread, 0;",
+            "setp.gt.u32 %p4, thread, 1; //-\n    setp.ne.u32 %p4, thread, 0; //+",
+        )
+        + DONE
+        + load()
+        + STORE
+        + free(),
+    ),
+    planted(
         "tensor_memory_freed_under_an_mma",
         "tmem-in-flight",
         allocate()
         + operands()
-        + multiply(mark="//&")
-        + wait(0, 0, "//+")
-        + load().replace("ld", "ld")
+        + multiply()
+        + DONE
+        + load()
         + STORE
+        + "    tcgen05.fence::before_thread_sync;\n"
+        + SYNC
+        + AFTER
+        + multiply(mark="//&").replace("ISSUED", "ISSUED_AGAIN")
+        + wait(0, 1, "//+")
         + free("//!"),
         ("lazy",),
     ),

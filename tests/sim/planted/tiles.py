@@ -31,20 +31,25 @@ def images(m: int, n: int, count: int = 1) -> Callable[[np.random.Generator], ND
     """Makes ``count`` random images, each of A (m rows) and then B (n rows), as words."""
 
     def make(rng: np.random.Generator) -> NDArray[np.uint32]:
-        values = rng.integers(1, 5, (count * (m + n), DEPTH)) * rng.choice([-1, 1], (count * (m + n), DEPTH))
+        shape = (count * (m + n), DEPTH)
+        values = rng.integers(1, 5, shape) * rng.choice([-1, 1], shape)
         return values.astype(ml_dtypes.bfloat16).reshape(-1).view(np.uint32)
 
     return make
+
+
+def tile(source: NDArray[np.uint32], rows: int, first_row: int = 0) -> NDArray[np.float32]:
+    """The operand that begins at a row of an image: (rows, DEPTH)."""
+    values = source.view(ml_dtypes.bfloat16)
+    return values[first_row * DEPTH + _places(rows)].astype(np.float32)
 
 
 def product(m: int, n: int, depth: int) -> Callable[[NDArray[np.uint32]], NDArray[np.float32]]:
     """A @ B.T of the first image over the first ``depth`` of K: (m, n) float32."""
 
     def multiply(source: NDArray[np.uint32]) -> NDArray[np.float32]:
-        values = source.view(ml_dtypes.bfloat16)
-        a = values[_places(m)][:, :depth].astype(np.float32)
-        b = values[m * DEPTH + _places(n)][:, :depth].astype(np.float32)
-        return a @ b.T
+        a, b = tile(source, m), tile(source, n, first_row=m)
+        return a[:, :depth] @ b[:, :depth].T
 
     return multiply
 

@@ -29,18 +29,17 @@ def descriptors(constant: str | None = None) -> str:
 """
 
 
-def multiply(mark: str = "", advance: str | None = None) -> str:
-    """Four steps of K = 16, committed as one group."""
-    step = f"""
-    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3}}, %rd12, %rd13, SCALE, 1, 1, 0, 0; MARK
+def multiply(mark: str = "", *, second: str = "", advance: str | None = None) -> str:
+    """Four steps of K = 16; marks on the first and the second."""
+    return "".join(
+        f"""
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {mark if i == 0 else second * (i == 1)}
+        {{%f0, %f1, %f2, %f3}}, %rd12, %rd13, {int(i > 0)}, 1, 1, 0, 0;
 {advance or "    add.s64 %rd12, %rd12, 2;"}
     add.s64 %rd13, %rd13, 2;
 """
-    steps = [
-        step.replace("SCALE", str(int(i > 0))).replace("MARK", mark if i in (0, 1) else "")
         for i in range(STEPS)
-    ]
-    return "".join(steps)
+    )
 
 
 STORE = """
@@ -79,7 +78,7 @@ FAULTS = [
         + SYNC.format(mark="")
         + descriptors()
         + FENCE
-        + multiply().replace("0, 0; \n", "0, 0; //&\n", 1)
+        + multiply("//&")
         + COMMIT
         + WAIT.replace(";", "; //+")
         + STORE.replace("%f3};", "%f3}; //!"),
@@ -91,7 +90,7 @@ FAULTS = [
         + SYNC.format(mark="//+")
         + descriptors()
         + FENCE
-        + multiply().replace("0, 0; \n", "0, 0; //!\n", 1)
+        + multiply("//!")
         + COMMIT
         + WAIT
         + STORE,
@@ -104,7 +103,7 @@ FAULTS = [
         + SYNC.format(mark="")
         + descriptors()
         + FENCE.replace(";", "; //+")
-        + multiply().replace("0, 0; \n", "0, 0; //!\n", 1)
+        + multiply("//!")
         + COMMIT
         + WAIT
         + STORE,
@@ -117,8 +116,9 @@ FAULTS = [
         + descriptors()
         + FENCE
         + multiply(
-            advance="    add.s64 %rd12, %rd12, 8; //-\n    add.s64 %rd12, %rd12, 2; //+"
-        ).replace("1, 1, 1, 0, 0; \n", "1, 1, 1, 0, 0; //!\n", 1)
+            second="//!",
+            advance="    add.s64 %rd12, %rd12, 8; //-\n    add.s64 %rd12, %rd12, 2; //+",
+        )
         + COMMIT
         + WAIT
         + STORE,
@@ -134,11 +134,27 @@ FAULTS = [
             f"    mov.b64 %rd11, {DESCRIPTOR}; //+"
         )
         + FENCE
-        + multiply().replace("0, 0; \n", "0, 0; //!\n", 1)
+        + multiply("//!")
         + COMMIT
         + WAIT
         + STORE,
         says=("reserved bits 46-48",),
+    ),
+    _planted(
+        "wgmma_before_the_operands_are_there",
+        "shared-in-flight",
+        init(1)
+        + leader(bulk_load(IMAGE_BYTES, mark="//&"), "ISSUED")
+        + "    bar.sync 0;\n"
+        + wait(0, 0, "//+")
+        + descriptors()
+        + FENCE
+        + multiply("//!")
+        + COMMIT
+        + wait(0, 0)
+        + WAIT
+        + STORE,
+        ("lazy", "random"),
     ),
     _planted(
         "copy_into_a_slot_that_wgmma_reads",
@@ -148,7 +164,7 @@ FAULTS = [
         + wait(0, 0)
         + descriptors()
         + FENCE
-        + multiply().replace("0, 0; \n", "0, 0; //&\n", 1)
+        + multiply("//&")
         + COMMIT
         + WAIT.replace(";", "; //+")
         + """
