@@ -3,72 +3,76 @@
 
     tools/record_gpu_instructions.py [--out FILE]      run all cases on device 0 and write FILE
     tools/record_gpu_instructions.py --replay FILE     run them on the simulator and print a table
-    tools/record_gpu_instructions.py --assemble        only see that ptxas takes every text
+    tools/record_gpu_instructions.py --assemble PACK   only assemble the texts, into a zip file
+    tools/record_gpu_instructions.py --cubins PACK     record with those, on a machine without ptxas
 
-Recording needs the package installed, ptxas (CUDA 13.0) on PATH and a GPU of compute capability
-9.0. The cases are in tools/instruction_cases/; run it again whenever they change.
+Recording needs the package installed, ptxas (CUDA 13.0) on PATH or a pack, and a GPU of compute
+capability 9.0. The cases are in tools/instruction_cases/; run it again whenever they change.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import contextlib
+import multiprocessing
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from gpu_environment import driver_release
 from instruction_cases import all_cases
+from instruction_cases.cubins import Assembler, CubinPack, CubinSource
 from instruction_cases.model import Case
 from instruction_cases.recording import Recording
 from instruction_cases.replay import judge
-from instruction_cases.runners import GpuRunner, Runner, SimRunner, assemble
+from instruction_cases.runners import GpuRunner, SimRunner
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "tests" / "sim" / "data" / "instructions_h200.npz"
 CAPABILITY = (9, 0)
 MOST_BYTES = 600_000
-GIVE_UP = 6
-"""Failures in a row after which the context must be lost, and with it all later launches."""
 
 
 def _chosen(pattern: str) -> dict[str, Case]:
     return {name: case for name, case in all_cases().items() if pattern in name}
 
 
-def _ptxas_version() -> str:
-    done = subprocess.run(["ptxas", "--version"], text=True, capture_output=True, check=True)
-    return done.stdout.strip().splitlines()[-1]
-
-
-def check_texts(cases: dict[str, Case]) -> int:
-    """Assemble every text once; returns how many were refused."""
-    texts = {case.ptx: name for name, case in cases.items()}
-
-    def refused(text: str) -> str:
+def _work(names: list[str], cubins: CubinSource, results: Connection) -> None:
+    """Run cases until one loses the context, which no later launch of the process survives."""
+    cases, runner = all_cases(), GpuRunner(cubins)
+    for name in names:
         try:
-            assemble(text)
-        except RuntimeError as error:
-            return f"{texts[text]}: {error}"
-        return ""
-
-    with ThreadPoolExecutor(4) as pool:
-        problems = [problem for problem in pool.map(refused, texts) if problem]
-    print(*problems, f"{len(texts)} texts, {len(problems)} refused", sep="\n")
-    return len(problems)
+            results.send((name, runner.run(cases[name]), ""))
+        except Exception as error:
+            results.send((name, None, str(error)))
+            if "context is lost" in str(error):
+                return
 
 
-def _try(case: Case, runner: Runner, recording: Recording) -> bool:
-    try:
-        recording.add(case, runner.run(case))
-    except Exception as error:
-        print(f"record_gpu_instructions: {case.name}: {error}", file=sys.stderr)
-        return False
-    return True
+def _outputs(names: list[str], cubins: CubinSource) -> Iterator[tuple[str, Any, str]]:
+    """(name, output or None, error) of every case, in as many processes as it takes."""
+    processes = multiprocessing.get_context("spawn")
+    left = list(names)
+    while left:
+        results, end = processes.Pipe(duplex=False)
+        worker = processes.Process(target=_work, args=(left, cubins, end))
+        worker.start()
+        end.close()
+        done = 0
+        with contextlib.suppress(EOFError):
+            while True:
+                yield results.recv()
+                done += 1
+        worker.join()
+        if not done:
+            raise RuntimeError(f"the process that runs {left[0]} died")
+        left = left[done:]
 
 
-def record(cases: dict[str, Case], path: Path) -> int:
+def record(cases: dict[str, Case], path: Path, cubins: CubinSource) -> int:
     """Run the cases on device 0; returns the exit status."""
     from cakert.runtime import driver
 
@@ -83,14 +87,15 @@ def record(cases: dict[str, Case], path: Path) -> int:
         return 1
     start = time.perf_counter()
     recording = Recording({
-        "gpu": driver.device_name(0), "driver": driver_release(), "ptxas": _ptxas_version(),
+        "gpu": driver.device_name(0), "driver": driver_release(), "ptxas": cubins.version(),
     })  # fmt: skip
-    runner, failed, in_a_row = GpuRunner(), 0, 0
-    for case in cases.values():
-        in_a_row = 0 if _try(case, runner, recording) else in_a_row + 1
-        failed += in_a_row > 0
-        if in_a_row == GIVE_UP:
-            break
+    failed = 0
+    for name, output, error in _outputs(list(cases), cubins):
+        if output is None:
+            failed += 1
+            print(f"record_gpu_instructions: {name}: {error}", file=sys.stderr)
+        else:
+            recording.add(cases[name], output)
     size = recording.save(path, cases)
     seconds = time.perf_counter() - start
     print(f"{len(recording.entries)} of {len(cases)} cases, {size} bytes, {seconds:.1f} s")
@@ -118,15 +123,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=FILE)
     parser.add_argument("--replay", type=Path, metavar="FILE")
-    parser.add_argument("--assemble", action="store_true")
+    parser.add_argument("--assemble", type=Path, metavar="PACK")
+    parser.add_argument("--cubins", type=Path, metavar="PACK")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
     given = parser.parse_args()
     cases = _chosen(given.only)
-    if given.assemble:
-        return int(bool(check_texts(cases)))
+    if given.assemble is not None:
+        CubinPack.write(given.assemble, {case.ptx for case in cases.values()})
+        return 0
     if given.replay is not None:
         return replay(cases, given.replay)
-    return record(cases, given.out)
+    cubins = Assembler() if given.cubins is None else CubinPack(given.cubins)
+    return record(cases, given.out, cubins)
 
 
 if __name__ == "__main__":

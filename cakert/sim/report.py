@@ -1,13 +1,14 @@
-"""What a simulated launch did: instructions by pipe and warp role, bytes, findings.
+"""What a simulated launch did: instructions by pipe and warp role, bytes, cycles, findings.
 
-The estimate of cycles is a lower bound for each unit by itself from published rates: enough to see
-which one bounds a tile, not a prediction of time. It knows nothing of latency or overlap.
+The estimate of cycles is a lower bound for each unit by itself from published or measured rates:
+enough to see which one bounds a tile, not a prediction of time. It knows nothing of latency or
+overlap.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,62 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cakert.sim.faults import Where
+from cakert.sim.report_bytes import traffic
+from cakert.sim.report_cycles import ONLY_ON, estimate
+from cakert.sim.report_pipes import PIPES, job_of, mma_sync_work, packed, pipe_of
+from cakert.sim.report_rates import FAMILIES, family_of, rates_of
+from cakert.sim.report_roles import group
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["PIPES", "Note", "Report", "pipe_of"]
+__all__ = ["PIPES", "SCHEMA", "Note", "Report", "pipe_of"]
 
 Counts = NDArray[np.uint64]
 
-PIPES = ("alu", "fma", "xu", "lsu", "tensor", "tma", "branch", "sync", "other")
-
-# The longest prefix of the mnemonic, on dot boundaries, names the pipe; arithmetic depends on the
-# type and is told apart in `pipe_of`.
-_PREFIXES = {
-    "xu": "ex2 lg2 rcp sqrt rsqrt sin cos tanh div",
-    "lsu": "ld st ldu atom red shfl ldmatrix stmatrix movmatrix cp.async prefetch prefetchu mapa "
-    "tcgen05.ld tcgen05.st multimem st.async red.async",
-    "tensor": "mma wmma wgmma.mma_async tcgen05.mma tcgen05.cp tcgen05.shift",
-    "tma": "cp.async.bulk cp.reduce.async.bulk prefetch.tensormap st.bulk",
-    "branch": "bra brx ret exit call trap brkpt",
-    "sync": "bar barrier mbarrier cp.async.mbarrier cp.async.commit_group cp.async.wait_group "
-    "cp.async.wait_all cp.async.bulk.commit_group cp.async.bulk.wait_group fence membar vote match "
-    "redux elect activemask setmaxnreg nanosleep griddepcontrol clusterlaunchcontrol wgmma tcgen05 "
-    "getctarank",
-    "alu": "abs neg min max set setp selp slct and or xor not lop3 shf shl shr mov prmt bfe bfi "
-    "bfind brev popc clz fns mad24 mul24 mad sad dp2a dp4a szext bmsk cvta isspacep testp copysign "
-    "add sub mul addc subc madc cnot rem createpolicy",
-    "fma": "fma",
-}
-_PIPE_BY_PREFIX = {prefix: pipe for pipe, words in _PREFIXES.items() for prefix in words.split()}
-_FLOATING = re.compile(r"^(b?f(16|32|64)(x2)?)$")
-_ARITHMETIC = ("add", "sub", "mul", "mad")
-
-# Rates of one SM a clock (gpu-facts section 14.1): lanes of the FMA pipe; f32 ex2 of the MUFU and
-# its other functions; bytes of shared memory; and warp instructions issued (four schedulers).
-_FMA_LANES = 128
-_XU_LANES = 16
-_EX2_LANES = {"sm_103": 32}
-_SHARED_BYTES = 128
-_ISSUE = 4
-_WARP = 32
-
-
-def pipe_of(mnemonic: str) -> str:
-    """The unit that executes an instruction: one of `PIPES`."""
-    parts = mnemonic.split(".")
-    if parts[0] == "cvt":
-        # Between a float and an integer it is the MUFU's work, within either kind the ALU's.
-        kinds = {bool(_FLOATING.match(part)) for part in parts[1:] if re.match(r"^\w*\d", part)}
-        return "xu" if len(kinds) == 2 else "alu"
-    if parts[0] in _ARITHMETIC and any(_FLOATING.match(part) for part in parts[1:]):
-        return "fma"
-    for length in range(len(parts), 0, -1):
-        pipe = _PIPE_BY_PREFIX.get(".".join(parts[:length]))
-        if pipe is not None:
-            return pipe
-    return "other"
+SCHEMA = 1
+"""Of `Report.as_dict`: raised when a key changes its meaning or goes."""
 
 
 @dataclass(slots=True)
@@ -100,7 +60,7 @@ class Note:
         return f"[{self.name}] {place}{self.message}{times}"
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """A launch in numbers.
 
@@ -111,9 +71,12 @@ class Report:
     operations
         (mnemonic, PTX line) of each operation of the kernel.
     counts : (warps, operations) uint64
-        Executions, summed over CTAs, by the warp's index in its CTA.
+        Executions, summed over CTAs, by the warp's index in its CTA. One whose guard was false in
+        all lanes counts: it is issued.
+    lanes : (warps, operations) uint64
+        Lanes in which they were executed.
     wavefronts : (warps, operations) uint64
-        Passes through shared memory beyond those that the bytes need: bank conflicts.
+        Passes of loads and stores through shared memory beyond those that the bytes need.
     counters
         Other numbers by name: "tma-load-bytes", "tensor-cycles", ...
     notes
@@ -130,11 +93,17 @@ class Report:
     sms: int
     operations: list[tuple[str, int]]
     counts: Counts
+    lanes: Counts
     wavefronts: Counts
     counters: dict[str, int] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
     # --- counts -------------------------------------------------------------------------------
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of the grid."""
+        return math.prod(self.grid)
 
     @property
     def instructions(self) -> int:
@@ -143,90 +112,184 @@ class Report:
 
     @property
     def bank_conflicts(self) -> int:
-        """Wavefronts of shared memory beyond the ideal."""
-        return int(self.wavefronts.sum())
+        """Passes through shared memory beyond the ideal, of loads, stores, ldmatrix, stmatrix."""
+        return int(self.wavefronts.sum()) + self.counters.get("matrix-bank-conflicts", 0)
 
     @property
     def exp2(self) -> int:
-        """Lanes of ex2: of the counter "exp2" where it is kept, else 32 a warp instruction."""
-        if "exp2" in self.counters:
-            return self.counters["exp2"]
-        return _WARP * self._matching("ex2")
+        """Results of ex2: lanes that executed one, twice for a packed pair."""
+        return sum(
+            executed * packed(mnemonic)
+            for (mnemonic, _), executed in zip(
+                self.operations, self.lanes.sum(axis=0).tolist(), strict=True
+            )
+            if mnemonic.startswith("ex2.")
+        )
+
+    def bytes_by_memory(self) -> dict[str, dict[str, int]]:
+        """Bytes through "l2", "shared" (by warps and tensor cores), "fills", "local".
+
+        "fills" are what asynchronous copies move into and out of shared memory. See
+        `cakert.sim.report_bytes.traffic` for what is counted how.
+        """
+        return traffic(self.operations, self.lanes.sum(axis=0), self.counters)
 
     def by_pipe(self, warps: list[int] | None = None) -> dict[str, int]:
         """Warp instructions of each pipe, of all warps or of some."""
         chosen = self.counts if warps is None else self.counts[warps]
         totals = dict.fromkeys(PIPES, 0)
-        for (mnemonic, _), count in zip(self.operations, chosen.sum(axis=0), strict=True):
-            totals[pipe_of(mnemonic)] += int(count)
+        for (mnemonic, _), count in zip(self.operations, chosen.sum(axis=0).tolist(), strict=True):
+            totals[pipe_of(mnemonic)] += count
         return totals
 
-    def roles(self) -> dict[str, list[int]]:
-        """Warps by role: those that execute the same instructions, named "warps 0-3".
+    # --- roles --------------------------------------------------------------------------------
 
-        Instructions that only some lanes or iterations reach count as well, so two warps are of one
-        role if neither executes an instruction that the other never does.
+    def roles(self) -> dict[str, list[int]]:
+        """Warps by role, named "warps 0-3": those that run the same code.
+
+        See `cakert.sim.report_roles.group`.
         """
-        groups: dict[bytes, list[int]] = {}
-        for warp, row in enumerate(self.counts):
-            groups.setdefault((row > 0).tobytes(), []).append(warp)
-        return {_warps(members): members for members in groups.values()}
+        reached = np.where(self.lanes > 0, self.counts, np.uint64(0))
+        return {_warps(members): members for members in group(reached)}
 
     def by_role(self) -> dict[str, dict[str, int]]:
         """Warp instructions by role, then by pipe."""
         return {role: self.by_pipe(members) for role, members in self.roles().items()}
 
-    def _matching(self, opcode: str, *, total: Counts | None = None) -> int:
-        sums = self.counts.sum(axis=0) if total is None else total
-        return sum(
-            int(count)
-            for (mnemonic, _), count in zip(self.operations, sums, strict=True)
-            if mnemonic.split(".")[0] == opcode
-        )
+    def jobs(self) -> dict[str, list[str]]:
+        """What each role is there for: the jobs of which it does at least a tenth.
+
+        Jobs are "bulk loads" (TMA's among them), "cp.async", "MMA", "exp2", "tensor memory" (loads
+        and stores of it), "stores" (to global memory), "bulk stores".
+        """
+        roles = self.roles()
+        work: dict[str, dict[str, int]] = {
+            job: dict.fromkeys(roles, 0)
+            for job in (
+                "bulk loads", "cp.async", "MMA", "exp2", "tensor memory", "stores", "bulk stores"
+            )
+        }  # fmt: skip
+        for index, (mnemonic, _) in enumerate(self.operations):
+            job = job_of(mnemonic)
+            if job is not None:
+                for role, members in roles.items():
+                    work[job][role] += int(self.lanes[members, index].sum())
+        return {
+            role: [
+                job
+                for job, shares in work.items()
+                if shares[role] and 10 * shares[role] >= sum(shares.values())
+            ]
+            for role in roles
+        }
 
     # --- the estimate -------------------------------------------------------------------------
 
-    def cycles(self) -> dict[str, float]:
-        """Least cycles of an SM for each unit, if the CTAs are spread evenly over ``sms``.
+    def cycles(self, target: str | None = None, *, parts: int | None = None) -> dict[str, float]:
+        """Least cycles of an SM for each unit.
+
+        Parameters
+        ----------
+        target
+            Whose rates: "sm_90", "sm_100", "sm_103"; None for the launch's own.
+        parts
+            What to divide the whole launch by: ``report.ctas``, or its tiles. None for the SMs that
+            it can use, the CTAs spread evenly over them.
 
         Returns
         -------
         dict
-            "issue", "fma", "xu" (with ex2 at the rate of the target), "shared" (loads, stores and
-            bank conflicts of warps), "tensor" (from the counter "tensor-cycles").
+            * "issue": the schedulers, without moves, cvta and ld.param, which ptxas all but
+              always does away with; its other work on PTX is not modelled.
+            * "fma": f32 and 16-bit arithmetic (f64 is not told apart).
+            * "xu": the MUFU, with ex2 at the rate of the target.
+            * "shared": accesses of warps with their bank conflicts, and operands of tensor cores.
+            * "shared+fills": the same if asynchronous copies use the same port, which no source
+              settles (gpu-facts 17). Never the bound.
+            * "tensor": mma.sync, wgmma and tcgen05.mma together.
+            * "l2": only where the bandwidth is known.
+
+            The ALU, TMA and latency are not estimated.
+
+        Raises
+        ------
+        ValueError
+            Not a target, or one that lacks the tensor instructions of the kernel; fewer than one
+            part.
         """
-        total = self.counts.sum(axis=0)
-        pipes = self.by_pipe()
-        ctas = int(np.prod(self.grid))
-        sms = min(self.sms, ctas)
-        family = self.arch.rstrip("af")
-        ex2 = self._matching("ex2", total=total)
-        shared = self.bank_conflicts + sum(
-            int(count) * _shared_wavefronts(mnemonic)
-            for (mnemonic, _), count in zip(self.operations, total, strict=True)
+        if parts is not None and parts < 1:
+            raise ValueError(f"parts must be at least 1, got {parts}")
+        family = family_of(self.arch if target is None else target)
+        for counter, (what, families) in ONLY_ON.items():
+            if self.counters.get(counter) and family not in families:
+                raise ValueError(f"{self.kernel} uses {what}, which {family} does not have")
+        units = estimate(
+            self.operations,
+            self.counts.sum(axis=0),
+            self.lanes.sum(axis=0),
+            self.bank_conflicts,
+            self.counters,
+            rates_of(family),
         )
-        units = {
-            "issue": sum(pipes.values()) / _ISSUE,
-            "fma": pipes["fma"] * _WARP / _FMA_LANES,
-            "xu": (pipes["xu"] - ex2) * _WARP / _XU_LANES
-            + ex2 * _WARP / _EX2_LANES.get(family, _XU_LANES),
-            "shared": float(shared),
-            "tensor": float(self.counters.get("tensor-cycles", 0)),
-        }
-        return {unit: cycles / sms for unit, cycles in units.items()}
+        divisor = min(self.sms, self.ctas) if parts is None else parts
+        return {unit: cycles / divisor for unit, cycles in units.items()}
 
     @property
     def bound(self) -> str:
-        """The unit of `cycles` that takes longest."""
-        cycles = self.cycles()
+        """The unit of `cycles` that takes longest, on the launch's own target."""
+        return self.bound_on(self.arch)
+
+    def bound_on(self, target: str) -> str:
+        """The unit of ``cycles(target)`` that takes longest; "shared+fills" is left out."""
+        cycles = self.cycles(target)
+        del cycles["shared+fills"]
         return max(cycles, key=cycles.__getitem__)
+
+    def targets(self) -> tuple[str, ...]:
+        """The families that have the kernel's tensor instructions: what `cycles` takes."""
+        used = [
+            families for counter, (_, families) in ONLY_ON.items() if self.counters.get(counter)
+        ]
+        return tuple(name for name in FAMILIES if all(name in families for families in used))
+
+    def remarks(self, target: str | None = None) -> list[str]:
+        """What is assumed, unknown or left out in `cycles` for this launch."""
+        rates = rates_of(self.arch if target is None else target)
+        found = []
+        if any(mma_sync_work(mnemonic) for mnemonic, _ in self.operations):
+            found.append(rates.remarks["tensor"])
+        moved = self.bytes_by_memory()
+        if moved["l2"]:
+            found.append(f"L2: {rates.remarks['l2']}")
+        if any(what.startswith("generic") for what in moved["l2"]):
+            found.append("generic accesses count as L2's, wherever they went")
+        if moved["fills"]:
+            found.append(
+                "whether asynchronous copies share the port of shared memory is unknown: "
+                "shared+fills is if they do"
+            )
+        return found
 
     # --- views --------------------------------------------------------------------------------
 
-    def as_dict(self) -> dict[str, Any]:
-        """The report as plain data; operations that were never executed are left out."""
-        total = self.counts.sum(axis=0)
+    def as_dict(self, *, tiles: int | None = None) -> dict[str, Any]:
+        """The report as plain data; operations that were never executed are left out.
+
+        Parameters
+        ----------
+        tiles
+            Of the launch, for cycles per tile.
+        """
+        columns = zip(
+            self.operations,
+            self.counts.sum(axis=0).tolist(),
+            self.lanes.sum(axis=0).tolist(),
+            self.wavefronts.sum(axis=0).tolist(),
+            strict=True,
+        )
+        pipes, jobs = self.by_role(), self.jobs()
         return {
+            "schema": SCHEMA,
             "kernel": self.kernel,
             "arch": self.arch,
             "grid": list(self.grid),
@@ -236,15 +299,35 @@ class Report:
             "seed": self.seed,
             "sms": self.sms,
             "instructions": self.instructions,
-            "by_role": self.by_role(),
+            "roles": [
+                {"name": role, "warps": warps, "jobs": jobs[role], "pipes": pipes[role]}
+                for role, warps in self.roles().items()
+            ],
             "exp2": self.exp2,
             "bank_conflicts": self.bank_conflicts,
+            "bytes": self.bytes_by_memory(),
             "counters": dict(sorted(self.counters.items())),
-            "cycles": self.cycles(),
             "bound": self.bound,
+            "targets": {
+                target: {
+                    "bound": self.bound_on(target),
+                    "cycles_per_sm": self.cycles(target),
+                    "cycles_per_cta": self.cycles(target, parts=self.ctas),
+                    "cycles_per_tile": None if tiles is None else self.cycles(target, parts=tiles),
+                    "remarks": self.remarks(target),
+                }
+                for target in self.targets()
+            },
             "operations": [
-                {"line": line, "mnemonic": mnemonic, "count": int(count)}
-                for (mnemonic, line), count in zip(self.operations, total, strict=True)
+                {
+                    "line": line,
+                    "mnemonic": mnemonic,
+                    "pipe": pipe_of(mnemonic),
+                    "count": count,
+                    "lanes": lanes,
+                    "bank_conflicts": conflicts,
+                }
+                for (mnemonic, line), count, lanes, conflicts in columns
                 if count
             ],
             "notes": [
@@ -259,41 +342,23 @@ class Report:
             ],
         }
 
-    def to_json(self, indent: int | None = 2) -> str:
+    def to_json(self, indent: int | None = 2, *, tiles: int | None = None) -> str:
         """`as_dict` as JSON."""
-        return json.dumps(self.as_dict(), indent=indent)
+        return json.dumps(self.as_dict(tiles=tiles), indent=indent)
 
-    def table(self) -> Group:
-        """The report for a terminal: ``rich.print(report.table())``."""
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
+    def table(self, *, tiles: int | None = None) -> Group:
+        """The report for a terminal: ``rich.print(report.table())``; ``tiles`` as of `as_dict`."""
+        from cakert.sim.report_view import table
 
-        pipes = Table(title=f"{self.kernel} on {self.arch}: warp instructions")
-        pipes.add_column("role")
-        used = [pipe for pipe in PIPES if self.by_pipe()[pipe]]
-        for pipe in used:
-            pipes.add_column(pipe, justify="right")
-        for role, row in self.by_role().items():
-            pipes.add_row(role, *(f"{row[pipe]:,}" for pipe in used))
-        pipes.add_section()
-        whole = self.by_pipe()
-        pipes.add_row("all", *(f"{whole[pipe]:,}" for pipe in used))
+        return table(self, tiles)
 
-        numbers = Table(title="counters", show_header=False)
-        numbers.add_column()
-        numbers.add_column(justify="right")
-        numbers.add_row("exp2 lanes", f"{self.exp2:,}")
-        numbers.add_row("bank conflicts (wavefronts)", f"{self.bank_conflicts:,}")
-        for name, number in sorted(self.counters.items()):
-            numbers.add_row(name, f"{number:,}")
-
-        bounds = Table(title="least cycles of an SM by unit")
-        for unit in self.cycles():
-            bounds.add_column(unit, justify="right")
-        bounds.add_column("bound by")
-        bounds.add_row(*(f"{cycles:,.0f}" for cycles in self.cycles().values()), self.bound)
-        return Group(pipes, numbers, bounds, *(Text(str(note)) for note in self.notes))
+    def __repr__(self) -> str:
+        grid = "x".join(map(str, self.grid))
+        notes = f", {len(self.notes)} notes" if self.notes else ""
+        return (
+            f"<Report of {self.kernel} on {self.arch}: grid {grid}, "
+            f"{self.instructions:,} warp instructions, bound by {self.bound}{notes}>"
+        )
 
 
 def _warps(numbers: list[int]) -> str:
@@ -305,13 +370,3 @@ def _warps(numbers: list[int]) -> str:
             parts.append([number])
     word = "warp" if len(numbers) == 1 else "warps"
     return f"{word} " + ", ".join("-".join(map(str, part)) for part in parts)
-
-
-def _shared_wavefronts(mnemonic: str) -> int:
-    """Passes of 128 bytes that a full warp's access to shared memory needs without conflicts."""
-    parts = mnemonic.split(".")
-    if parts[0] not in ("ld", "st") or not any(part.startswith("shared") for part in parts):
-        return 0
-    vector = next((int(part[1:]) for part in parts if re.fullmatch(r"v[248]", part)), 1)
-    bits = next((int(m[1]) for part in parts if (m := re.fullmatch(r"[bsuf](\d+)", part))), 32)
-    return max(1, vector * bits * _WARP // 8 // _SHARED_BYTES)

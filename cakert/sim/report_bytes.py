@@ -73,7 +73,7 @@ def traffic(
     add("fills", "TMA stores", count("tma-store-bytes", 0))
     # One SM reads what another writes.
     add("fills", "bulk copies", bulk + exchanged)
-    return found
+    return {memory: dict(sorted(moved.items())) for memory, moved in found.items()}
 
 
 def _copied(mnemonic: str) -> int:

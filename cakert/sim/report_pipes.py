@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["PIPES", "Access", "access_of", "job_of", "mma_sync_work", "packed", "pipe_of"]
+__all__ = [
+    "PIPES",
+    "Access",
+    "access_of",
+    "job_of",
+    "mma_sync_work",
+    "packed",
+    "pipe_of",
+    "takes_slot",
+]
 
 PIPES = ("alu", "fma", "xu", "lsu", "tensor", "tma", "branch", "sync", "other")
 
@@ -58,6 +67,15 @@ def pipe_of(mnemonic: str) -> str:
         if pipe is not None:
             return pipe
     return "other"
+
+
+def takes_slot(mnemonic: str) -> bool:
+    """Whether an instruction is issued: not those that ptxas all but always does away with.
+
+    Moves, of which nvcc writes as many as of anything else, name registers; addresses are converted
+    by nothing; parameters are operands in the constant bank.
+    """
+    return not mnemonic.startswith(("mov.", "cvta.", "ld.param"))
 
 
 def packed(mnemonic: str) -> int:

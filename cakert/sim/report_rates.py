@@ -78,7 +78,7 @@ FAMILIES = tuple(_BY_FAMILY)
 
 
 def family_of(target: str) -> str:
-    """ "sm_100" of "sm_100a", "sm_100f" and "sm_100".
+    """The target without its suffix: "sm_100" of "sm_100a" and "sm_100f".
 
     Raises
     ------

@@ -39,6 +39,7 @@ class FakeWarp:
         self.predicates = np.zeros(code.num_predicates, np.uint32)
         self.live = (1 << min(num_threads - 32 * index, 32)) - 1
         self.counts = np.zeros(len(code.operations) + 1, np.uint64)
+        self.lanes = np.zeros(len(code.operations) + 1, np.uint64)
         self.wavefronts = np.zeros(len(code.operations) + 1, np.uint64)
         self.pc = 0
         self.line, self.text = 1, "first"

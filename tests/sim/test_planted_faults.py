@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import numpy as np
 import pytest
 from planted import FAULTS, RACES
@@ -97,8 +100,8 @@ def explained(record, found):
 
 
 @pytest.mark.parametrize("record", [named(record) for record in FAULTS])
-def test_schedules_that_find_nothing_else(record):
-    """Under no schedule does a broken kernel end in an error of the simulator itself."""
+def test_a_broken_kernel_is_no_error_of_the_simulator(record):
+    """Under any schedule it runs to its end or to a fault."""
     source = source_of(record)
     for schedule, seed in SCHEDULES:
         found = finding(record, source, schedule, seed)
@@ -117,3 +120,23 @@ def test_a_race_shows_by_unequal_results(record):
     assert "the result depends on the schedule" in str(comparison)
     assert "elements of out differ from eager" in str(comparison)
     assert compare_schedules(lambda *schedule: run(*schedule, mended=True)).agree
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not installed")
+@pytest.mark.parametrize("mended", [True, False], ids=["mended", "broken"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_ptxas_takes_the_kernels(target, mended, tmp_path):
+    """They are PTX, and the broken ones as well: it is not the assembler who finds the faults."""
+    records = [record for record in (*FAULTS, *RACES) if record.target == target]
+    header, kernels = None, []
+    for record in records:
+        lines = record.text(mended=mended).splitlines(keepends=True)
+        header = lines[:3]
+        kernels += lines[3:]
+    source = tmp_path / "planted.ptx"
+    source.write_text("".join([*header, *kernels]))
+    command = ["ptxas", f"-arch={target}", "-o", str(tmp_path / "planted.cubin"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "is not defined for option" in done.stderr:
+        pytest.skip(f"this ptxas does not know {target}")
+    assert done.returncode == 0, done.stderr

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from helpers.stub import run_with_stub
 from instruction_cases import GROUPS, all_cases
+from instruction_cases.cubins import CubinPack, assemble
 from instruction_cases.model import Rule, disagreements, segments_of
 from instruction_cases.recording import Recording
 from instruction_cases.replay import judge, stale
-from instruction_cases.runners import SimRunner, assemble
+from instruction_cases.runners import SimRunner
 
 FILE = Path(__file__).parent / "data" / "instructions_h200.npz"
 CASES = all_cases()
@@ -151,6 +152,25 @@ needs_ptxas = pytest.mark.skipif(shutil.which("ptxas") is None, reason="no ptxas
 def test_ptxas_takes_every_text():
     for ptx in {case.ptx for case in CASES.values()}:
         assemble(ptx)
+
+
+def test_copies_complete():
+    """Each load waits for as many bytes as the ISA counts; the simulator counts them too."""
+    cases = [case for case in CASES.values() if case.segments[0].name == "completed"]
+    assert len(cases) > 100
+    for case in cases:
+        assert SimRunner().run(case)[:4].view(np.uint32)[0] == 1, case.name
+
+
+@needs_ptxas
+def test_a_pack_of_cubins(tmp_path):
+    texts = [CASES[name].ptx for name in SAMPLE[:2]]
+    CubinPack.write(tmp_path / "pack.zip", texts)
+    pack = CubinPack(tmp_path / "pack.zip")
+    assert [pack.cubin(text) for text in texts] == [assemble(text) for text in texts]
+    assert pack.version().startswith("Build cuda_")
+    with pytest.raises(RuntimeError, match="make it again"):
+        pack.cubin(CASES["bits"].ptx)
 
 
 @needs_ptxas

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from instruction_cases.cubins import CubinSource
 from instruction_cases.model import Bytes, Case, MapSpec
 
-__all__ = ["GpuRunner", "Runner", "SimRunner", "assemble"]
+__all__ = ["GpuRunner", "Runner", "SimRunner"]
 
 
 class Runner(Protocol):
@@ -20,18 +18,6 @@ class Runner(Protocol):
 
     def run(self, case: Case) -> Bytes:
         """Bytes of the output after the launch."""
-
-
-def assemble(ptx: str) -> bytes:
-    """The cubin of a text for sm_90a; RuntimeError with the words of ptxas."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "case.ptx", Path(folder) / "case.cubin"
-        source.write_text(ptx)
-        command = ["ptxas", "-arch=sm_90a", str(source), "-o", str(target)]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"ptxas: {(done.stdout + done.stderr).strip()[:2000]}")
-        return target.read_bytes()
 
 
 class SimRunner:
@@ -78,11 +64,12 @@ def _simulated_map(spec: MapSpec, array: Any) -> Any:
 class GpuRunner:
     """Device 0, through the driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, cubins: CubinSource) -> None:
         from cakert.runtime.library import Library
         from cakert.runtime.memory import DeviceArray
 
         self._library, self._array = Library, DeviceArray
+        self._cubins = cubins
         self._libraries: dict[str, Any] = {}
         self._encode: Any = None
 
@@ -90,7 +77,7 @@ class GpuRunner:
         """Raises CudaError where the driver reports one."""
         library = self._libraries.get(case.ptx)
         if library is None:
-            library = self._libraries[case.ptx] = self._library(assemble(case.ptx))
+            library = self._libraries[case.ptx] = self._library(self._cubins.cubin(case.ptx))
         source = self._array.from_numpy(case.source, 0)
         output = self._array.from_numpy(case.before, 0)
         args: list[Any] = [output, source]
@@ -113,6 +100,12 @@ class GpuRunner:
             return int(getattr(enumeration, name))
 
         if self._encode is None:
+            # The runtime leaves no context current, and the call refuses to work without one
+            # (CUDA_ERROR_INVALID_CONTEXT of driver 580.159, not documented).
+            status, context = driver.cuDevicePrimaryCtxRetain(0)
+            status = status or driver.cuCtxSetCurrent(context)[0]
+            if status:
+                raise RuntimeError(f"no context on device 0: {status}")
             self._encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
         rank = len(spec.dims)
         room = ctypes.create_string_buffer(128 + 64)

@@ -199,9 +199,7 @@ def _map_bytes(launch: Launch, address: int, where: Where) -> bytes | None:
     return data if len(data) == TENSOR_MAP_BYTES else None
 
 
-def load(
-    name: str, where: Where, request: Request, target: Target, *, again: bool = False
-) -> None:
+def load(name: str, where: Where, request: Request, target: Target, *, again: bool = False) -> None:
     """Start a copy from a tensor to the shared memory of one CTA.
 
     The mbarrier of the target receives the bytes of the full box.

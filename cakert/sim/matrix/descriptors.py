@@ -230,7 +230,8 @@ def _refuse(
         "descriptor-invalid",
         text + problem,
         where=place,
-        advice="Build it from the tile's shared address, strides and swizzle (gpu-facts 4).",
+        advice="Build it from the tile's shared address, strides and swizzle (PTX ISA, "
+        "descriptors of matrices in shared memory).",
     )
 
 

@@ -254,11 +254,11 @@ TEST:
         init(1)
         + leader(
             """
+    mov.u32 %r8, 508; //-
+    mov.u32 %r8, 512; //+
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 512;
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //-!
-        [ring], [in], 508, [bar]; //-
-    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //+
-        [ring], [in], 512, [bar]; //+
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes //!
+        [ring], [in], %r8, [bar];
 """,
             "ISSUED",
         )
