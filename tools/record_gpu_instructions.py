@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gpu_environment import driver_release
 from instruction_cases import all_cases
 from instruction_cases.cubins import Assembler, CubinPack, CubinSource
@@ -46,7 +47,7 @@ def _work(names: list[str], cubins: CubinSource, results: Connection) -> None:
     for name in names:
         try:
             results.send((name, runner.run(cases[name]), ""))
-        except Exception as error:
+        except Exception as error:  # noqa: PERF203 - each case stands for itself
             results.send((name, None, str(error)))
             if "context is lost" in str(error):
                 return
@@ -89,16 +90,22 @@ def record(cases: dict[str, Case], path: Path, cubins: CubinSource) -> int:
     recording = Recording({
         "gpu": driver.device_name(0), "driver": driver_release(), "ptxas": cubins.version(),
     })  # fmt: skip
-    failed = 0
+    failed = refused = 0
     for name, output, error in _outputs(list(cases), cubins):
-        if output is None:
+        if "ILLEGAL_INSTRUCTION" in error:
+            recording.add(cases[name], np.empty(0, np.uint8))
+            refused += 1
+        elif output is None:
             failed += 1
             print(f"record_gpu_instructions: {name}: {error}", file=sys.stderr)
         else:
             recording.add(cases[name], output)
     size = recording.save(path, cases)
     seconds = time.perf_counter() - start
-    print(f"{len(recording.entries)} of {len(cases)} cases, {size} bytes, {seconds:.1f} s")
+    print(
+        f"{len(recording.entries)} of {len(cases)} cases ({refused} refused by the GPU), "
+        f"{size} bytes, {seconds:.1f} s"
+    )
     if size > MOST_BYTES:
         print(f"record_gpu_instructions: more than {MOST_BYTES} bytes", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Record what a real GPU computes for the small problems that the simulator is held to.
 
-    tools/record_gpu_outputs.py            writes tests/sim/data/<case>.npz
+    tools/record_gpu_outputs.py            writes tests/sim/data/h200_outputs/<case>.npz
 
 Needs the package installed and a GPU of compute capability 9.0; no framework. Run it again
 whenever the sm_90 cubins change: tests/sim/test_recorded.py fails until that has been done.
@@ -25,6 +25,7 @@ import cakert  # noqa: E402
 from cakert.cubins import store  # noqa: E402
 from cakert.runtime import driver  # noqa: E402
 
+FOLDER = ROOT / "tests" / "sim" / "data" / "h200_outputs"
 CAPABILITY = (9, 0)
 MOST_BYTES = 400_000
 
@@ -62,7 +63,9 @@ def record(case: Case, folder: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "tests" / "sim" / "data")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "tests" / "sim" / "data" / "h200_outputs"
+    )
     folder = parser.parse_args().out
     try:
         capability = driver.device_capability(0) if driver.device_count() else None

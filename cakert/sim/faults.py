@@ -63,7 +63,9 @@ class Fault(SimError):
         Where it was noticed, or None for the launch as a whole.
     """
 
-    def __init__(self, name: str, message: str, *, where: Where | None = None, advice: str = ""):
+    def __init__(
+        self, name: str, message: str, *, where: Where | None = None, advice: str = ""
+    ) -> None:
         self.name = name
         self.where = where
         self.advice = advice

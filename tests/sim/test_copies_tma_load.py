@@ -5,7 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from copies_fakes import ALL, PARAM_BASE, Bench
+from copies_fakes import ALL, PARAM_BASE, REFUSED_BY_GPUS, Bench
 from copies_reference import loaded, swizzled
 
 from cakert.sim.copies.swizzle import SPAN, SWIZZLES
@@ -43,7 +43,7 @@ def map_of(address, array, box, **options):
     )
 
 
-def run_load(array, box, coordinates, start, *, ignore=(), **options):
+def run_load(array, box, coordinates, start, *, ignore=REFUSED_BY_GPUS, **options):
     """A load into fresh shared memory; (bench, barrier)."""
     bench = Bench(ignore=ignore)
     tensor_map = map_of(bench.lend(array), array, box, **options)
@@ -109,7 +109,7 @@ def test_the_first_element_stride_is_ignored():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "nan"), [(np.float16, 0x7FFF), (ml_dtypes.bfloat16, 0x7FFF), (np.float32, 0x7FFFFFFF)]
+    ("dtype", "nan"), [(np.float16, 0x7FF7), (ml_dtypes.bfloat16, 0x7FF7), (np.float32, 0x7FF77FF7)]
 )
 def test_nan_fill(dtype, nan):
     array = random_array((10, 32), dtype)
@@ -385,3 +385,17 @@ def test_all_lanes_may_gather():
     assert barrier.phase == 1
     got = bench.read_shared(2048, 32 * 512).view(np.float16)
     np.testing.assert_array_equal(got, array.ravel())
+
+
+@pytest.mark.parametrize(("dtype", "column"), [(np.float16, 4), (np.float16, -1), (np.float32, 2)])
+@pytest.mark.parametrize("swizzle", ["none", "64B"])
+def test_columns_that_an_h200_refuses(dtype, column, swizzle):
+    array = random_array((8, 64), dtype)
+    bench = Bench(ignore=())
+    box = (64 // array.itemsize, 4)
+    bench.launch.param_bytes = map_of(bench.lend(array), array, box, swizzle=swizzle).to_bytes()
+    bench.barrier(1024, 256)
+    operands = {"rd1": PARAM_BASE, "r1": 2048, "r2": 1024, "r4": 0}
+    with pytest.raises(Fault, match=r"tma-coordinate-misaligned.*16 bytes"):
+        bench.issue(load_text(2), r3=column, **operands)
+    bench.issue(load_text(2), r3=-16 // array.itemsize, **operands)

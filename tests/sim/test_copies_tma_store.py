@@ -220,3 +220,18 @@ def test_generic_writes_need_a_fence_before_the_store():
     text = store_text(2)
     with pytest.raises(Fault, match="missing-proxy-fence"):
         bench.issue(text, rd1=PARAM_BASE, r1=2048, r2=0, r3=0)
+
+
+@pytest.mark.parametrize("corner", [(-8, 2), (8, -1)])
+@pytest.mark.parametrize("operation", [None, "add"])
+def test_an_h200_refuses_stores_that_begin_before_the_tensor(corner, operation):
+    array = random_array((8, 64), np.float16)
+    bench = Bench(ignore=())
+    bench.launch.param_bytes = map_of(bench.lend(array), array, (32, 4), swizzle="64B").to_bytes()
+    bench.write_shared(1024, shared_bytes(np.float16))
+    before = array.copy()
+    with pytest.raises(Fault, match="tma-negative-store"):
+        bench.issue(store_text(2, operation), r1=2048, rd1=PARAM_BASE, r2=corner[0], r3=corner[1])
+    equal(array, before)
+    bench.issue(store_text(2, operation), r1=2048, rd1=PARAM_BASE, r2=56, r3=6)
+    assert not np.array_equal(array, before)

@@ -17,7 +17,10 @@ __all__ = ["Entry", "Recording"]
 
 @dataclass(frozen=True)
 class Entry:
-    """The output of one case and the hashes of what it was computed from."""
+    """The output of one case and the hashes of what it was computed from.
+
+    A case that the GPU refused as an illegal instruction has an empty output.
+    """
 
     output: Bytes
     ptx_sha256: str
@@ -48,6 +51,8 @@ class Recording:
             lengths = [segment.end - segment.start for segment in cases[name].segments]
             skip = cases[name].segments[0].start
             lengths = [skip, *lengths, len(entry.output) - skip - sum(lengths)]
+            if not len(entry.output):
+                lengths = []
             index.append([name, entry.ptx_sha256, entry.checksum, lengths])
             streams.append(_differences(entry.output, lengths))
         data = lzma.compress(b"".join(streams), preset=9 | lzma.PRESET_EXTREME)

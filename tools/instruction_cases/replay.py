@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cakert.sim import Fault
 from instruction_cases.model import Bytes, Case, disagreements
 from instruction_cases.recording import Recording
 from instruction_cases.runners import Runner
@@ -37,7 +38,7 @@ def stale(case: Case, recording: Recording) -> str:
         return f"the recording has no such case: {AGAIN}"
     if entry.ptx_sha256 != case.ptx_sha256:
         return f"the PTX is another one than was recorded: {AGAIN}"
-    if entry.checksum != case.checksum or len(entry.output) != len(case.before):
+    if entry.checksum != case.checksum or len(entry.output) not in (0, len(case.before)):
         return f"the inputs are other ones than were recorded: {AGAIN}"
     return ""
 
@@ -46,12 +47,17 @@ def judge(case: Case, recording: Recording, runner: Runner) -> Verdict:
     """Run a case on the simulator and compare."""
     if problem := stale(case, recording):
         return Verdict(case.name, problem)
+    recorded = recording.entries[case.name].output
     try:
         simulated = runner.run(case)
+    except Fault as fault:
+        refused = "" if not len(recorded) else " ".join(f"Fault: {fault}".split())
+        return Verdict(case.name, refused[:300])
     except Exception as error:  # whatever it is, it belongs into the table
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return Verdict(case.name, text[:300])
-    recorded = recording.entries[case.name].output
+    if not len(recorded):
+        return Verdict(case.name, "an illegal instruction on the GPU, executed by the simulator")
     lines = []
     for segment in case.segments:
         wrong = disagreements(case, segment, recorded, simulated)

@@ -158,26 +158,38 @@ def loads() -> list[Case]:
     for rank, (dims, box) in shapes.items():
         for i in range(rank):
             for word, value in (("low", -(box[i] // 2)), ("high", dims[i] - box[i] // 2),
-                                ("before", -box[i] - 3), ("beyond", dims[i] + 2)):  # fmt: skip
-                at = [1] * rank
+                                ("before", -box[i] - 8), ("beyond", dims[i] + 8)):  # fmt: skip
+                at = [8] + [1] * (rank - 1)
                 at[i] = value
                 swizzle = ("32B", "none", "32B", "none")[i]
                 tensor = Tensor("uint16", dims, box, swizzle)
                 found.append(_load(f"{rank}d dim{i} {word} {swizzle}", tensor, at))
         tensor = Tensor("uint16", dims, box, "32B")
-        found.append(_load(f"{rank}d all low", tensor, [-1] * rank))
-        found.append(_load(f"{rank}d all high", tensor, [d - 1 for d in dims]))
+        found.append(_load(f"{rank}d all low", tensor, [-8] + [-1] * (rank - 1)))
+        found.append(_load(f"{rank}d all high", tensor, [dims[0] - 8, *(d - 1 for d in dims[1:])]))
     for data_type, fill in itertools.product(("float16", "bfloat16", "float32", "float64"),
                                              ("nan", "zero")):  # fmt: skip
         size = SIZES[data_type]
         tensor = Tensor(data_type, (40 // size * 2, 6), (64 // size, 4), "64B", fill)
-        found.append(_load(f"2d fill {data_type} {fill}", tensor, (-3, 4)))
+        found.append(_load(f"2d fill {data_type} {fill}", tensor, (-16 // size, 4)))
     for steps in ((1, 2), (1, 3), (1, 8), (2, 1), (2, 2)):
         tensor = Tensor("uint16", (40, 24), (32, 8), "64B", steps=steps)
-        for word, at in (("inside", (2, 3)), ("low", (-5, -3)), ("high", (20, 20))):
+        for word, at in (("inside", (8, 3)), ("low", (-8, -3)), ("high", (24, 20))):
             found.append(_load(f"2d steps{steps[0]}{steps[1]} {word}", tensor, at))
     tensor = Tensor("uint32", (12, 7, 6), (8, 4, 5), "32B", steps=(1, 2, 3))
-    found.append(_load("3d steps123", tensor, (2, -1, -1)))
+    found.append(_load("3d steps123", tensor, (4, -1, -1)))
+    return found + _odd_coordinates()
+
+
+def _odd_coordinates() -> list[Case]:
+    """Boxes that do not start at a multiple of 16 bytes in a row: the GPU refuses them."""
+    found = []
+    for data_type, swizzle in (("uint16", "none"), ("uint16", "128B"), ("uint32", "32B")):
+        size = SIZES[data_type]
+        row = (SPAN[swizzle] or 64) // size
+        for at in (1, -1, 8 // size):
+            tensor = Tensor(data_type, (2 * row, 12), (row, 4), swizzle)
+            found.append(_load(f"2d {data_type} {swizzle} column {at}", tensor, (at, 2)))
     return found
 
 
@@ -234,21 +246,25 @@ def stores() -> list[Case]:
             tensor = Tensor("uint16", (80, 12), (row // 2, 6), swizzle)
             found.append(_store(f"2d {swizzle} row{row}", tensor, (8, 3)))
             found.append(_store(f"2d {swizzle} row{row} at+384", tensor, (8, 3), source=384))
-    for word, at in (("low", (-3, -2)), ("high", (70, 9)), ("beyond", (90, 2))):
+    for word, at in (("low", (-8, -2)), ("high", (64, 9)), ("beyond", (88, 2))):
         found.append(_store(f"2d {word}", Tensor("uint16", (80, 12), (32, 6), "64B"), at))
     tensor = Tensor("uint32", (12, 7, 5), (8, 4, 3), "32B")
-    found += [_store(f"3d {at}", tensor, at) for at in ((2, 1, 1), (-2, 5, -1), (9, -3, 4))]
+    found += [_store(f"3d {at}", tensor, at) for at in ((4, 1, 1), (-4, 5, -1), (8, -3, 4))]
     found.append(
-        _store("2d steps", Tensor("uint16", (80, 24), (32, 8), "64B", steps=(1, 3)), (4, 5))
+        _store("2d steps", Tensor("uint16", (80, 24), (32, 8), "64B", steps=(1, 3)), (8, 5))
     )
     for data_type, operations in _REDUCTIONS.items():
         for operation in operations:
             tensor = Tensor(
                 data_type, (128 // SIZES[data_type], 8), (64 // SIZES[data_type], 5), "64B"
             )
-            found.append(_store(f"2d {data_type}", tensor, (-2, 4), operation))
+            at = 96 // SIZES[data_type]
+            found.append(_store(f"2d {data_type}", tensor, (at, 4), operation))
     narrow = Tensor("float32", (16, 8), (8, 5), "128B")
-    found.append(_store("2d float32 narrow", narrow, (3, 2), "add"))
+    found.append(_store("2d float32 narrow", narrow, (4, 2), "add"))
+    odd = Tensor("uint16", (80, 12), (32, 6), "64B")
+    found.append(_store("2d column 3", odd, (3, 2)))
+    found.append(_store("2d column 3", odd, (3, 2), "add"))
     return found
 
 

@@ -135,6 +135,17 @@ def _bind_copy(instruction: Instruction, binder: Binder) -> Handler:
     return _bind_incoming(instruction, binder, modifiers)
 
 
+def _refuse_copy_to_self(cta: Cta, where: Where) -> None:
+    """An H200 stops at a copy to its own shared memory in a launch without clusters."""
+    cta.launch.fault(
+        "bulk-without-cluster",
+        "copies from shared memory to shared memory in a launch without clusters.",
+        where=where,
+        advice="Launch with a cluster, or copy with loads and stores; GPUs stop with an illegal "
+        "instruction.",
+    )
+
+
 def _bind_incoming(instruction: Instruction, binder: Binder, modifiers: Modifiers) -> Handler:
     source_space, space = _spaces(instruction, binder, modifiers)
     modifiers.one_of("a completion mechanism", _COMPLETE_TX)
@@ -176,6 +187,8 @@ def _bind_incoming(instruction: Instruction, binder: Binder, modifiers: Modifier
                 if not _aligned(cta, where, nbytes, target.offset, start):
                     continue
                 target.check_barrier(where)
+                if not from_global and len(cta.cluster) == 1:
+                    _refuse_copy_to_self(cta, where)
                 if from_global:
                     _start_load(name, where, start, nbytes, target, number > 0)
                 else:

@@ -35,10 +35,10 @@ _TYPES = (
 )
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 # Without effect on values where every access happens in program order of one host thread.
-_ORDERS = frozenset(
-    ["weak", "relaxed", "acquire", "release", "volatile", "mmio", "cta", "cluster", "gpu", "sys"]
-    + ["nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"]
-)
+_ORDERS = frozenset({
+    "weak", "relaxed", "acquire", "release", "volatile", "mmio", "cta", "cluster", "gpu", "sys",
+    "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified",
+})  # fmt: skip
 
 
 def _memory_fields(

@@ -55,9 +55,7 @@ def schedule(request: pytest.FixtureRequest, rng: np.random.Generator) -> str:
 
 @pytest.fixture(params=TARGETS)
 def session(request: pytest.FixtureRequest, triton: Toolchain, schedule: str, seed: int) -> Session:
-    return Session(
-        triton, request.param, Gpu(request.param, schedule=schedule, seed=seed)
-    )
+    return Session(triton, request.param, Gpu(request.param, schedule=schedule, seed=seed))
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
