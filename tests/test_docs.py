@@ -51,3 +51,17 @@ def test_kernel_table_is_that_of_the_manifest(project):
     for (block, head_dim), by_target in registers.items():
         row = " / ".join(str(by_target[target]) for target in ("sm_90", "sm_100a", "sm_103a"))
         assert f"| {block} | {head_dim} | {row} | {shared[block, head_dim]:,} |" in text
+
+
+def test_every_fault_of_the_simulator_is_listed(project):
+    """Names stand in the calls that raise or note them."""
+    calls = re.compile(
+        r'(?:fault|note|fault_at|Fault)\w*\(\s*(?:warp,\s*)?"([a-z0-9]+(?:-[a-z0-9]+)+)"'
+    )
+    names = {"deadlock", "livelock", "trap"}
+    for source in (project / "cakert" / "sim").rglob("*.p[yx]*"):
+        if source.suffix in (".py", ".pyx", ".pxi"):
+            names.update(calls.findall(source.read_text()))
+    assert len(names) > 60
+    listed = set(re.findall(r"`([a-z0-9-]+)`", (project / "docs" / "simulator.md").read_text()))
+    assert not names - listed, f"docs/simulator.md lacks {sorted(names - listed)}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "ARCHITECTURES",
     "Array",
+    "Comparison",
     "Fault",
     "Gpu",
     "Lent",
@@ -23,6 +24,7 @@ __all__ = [
     "TensorMap",
     "UnsupportedInstruction",
     "Where",
+    "compare_schedules",
     "device",
 ]
 
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
     from cakert.sim.gpu import Gpu, Module
     from cakert.sim.plan_device import SimulatedDevice, device
     from cakert.sim.report import Report
+    from cakert.sim.schedules import Comparison, compare_schedules
     from cakert.sim.targets import ARCHITECTURES
 
 _HOMES = {
     "ARCHITECTURES": "targets",
     "Array": "arrays",
+    "Comparison": "schedules",
     "Fault": "faults",
     "Gpu": "gpu",
     "Lent": "arrays",
@@ -49,6 +53,7 @@ _HOMES = {
     "TensorMap": "copies.tensor_map",
     "UnsupportedInstruction": "faults",
     "Where": "faults",
+    "compare_schedules": "schedules",
     "device": "plan_device",
 }
 

@@ -205,7 +205,7 @@ class Report:
             * "xu": the MUFU, with ex2 at the rate of the target.
             * "shared": accesses of warps with their bank conflicts, and operands of tensor cores.
             * "shared+fills": the same if asynchronous copies use the same port, which no source
-              settles (gpu-facts 17). Never the bound.
+              settles (docs/simulator.md). Never the bound.
             * "tensor": mma.sync, wgmma and tcgen05.mma together.
             * "l2": only where the bandwidth is known.
 

@@ -81,7 +81,7 @@ def takes_slot(mnemonic: str) -> bool:
 def packed(mnemonic: str) -> int:
     """Operations a lane of the MUFU or the f32 FMA pipe: 2 where it takes the halves one by one.
 
-    An ex2 of f16x2 or bf16x2 is two operations of the MUFU (gpu-facts 12.2). A 16-bit pair is one
+    An ex2 of f16x2 or bf16x2 is two operations of the MUFU (SASS of sm_100a). A 16-bit pair is one
     operation of the FMA pipe, an f32x2 is two (see `Rates.fma`).
     """
     pairs = ("f16x2", "bf16x2") if pipe_of(mnemonic) == "xu" else ("f32x2",)

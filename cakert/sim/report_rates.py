@@ -1,7 +1,7 @@
 """What an SM of each target does a clock: the rates that the report judges a launch with.
 
-Sources are gpu-facts 14.1 and 14.2 where nothing else is said. A rate that nobody published or
-measured is None, and what depends on it is left out of the estimate.
+Sources are NVIDIA's data sheets and tuning guides where nothing else is said. A rate that nobody
+published or measured is None, and what depends on it is left out of the estimate.
 """
 
 from __future__ import annotations

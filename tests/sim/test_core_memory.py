@@ -191,6 +191,17 @@ def test_global_ranges(rng):
     assert len(memory) == 1
 
 
+def test_a_message_names_the_nearer_range(rng):
+    memory = GlobalMemory()
+    block = rng.integers(1, 256, 4096, np.uint8)
+    start = lend(memory, block[:1024], name="first")
+    lend(memory, block[2048:], name="second")
+    with pytest.raises(Fault, match=r"8 byte.s. past the end of first"):
+        memory.view(start + 1032, 4)
+    with pytest.raises(Fault, match=r"8 byte.s. before second"):
+        memory.view(start + 2040, 4)
+
+
 def test_many_ranges_are_found_whatever_the_order(rng):
     memory = GlobalMemory()
     block = rng.integers(1, 256, 64 * 100, np.uint8)

@@ -30,7 +30,7 @@ def test_k_major_swizzled(blackwell, swizzle, element_bytes):
     sbo = 8 * swizzle + 1024  # rows need not be dense
     k = 32 // element_bytes
     for step in range(swizzle // 32):
-        # The advance along K inside the swizzle row (gpu-facts 4.4).
+        # The advance along K inside the swizzle row.
         word = make(START + 32 * step, 16, sbo, swizzle)
         descriptor = decode(word, blackwell=blackwell)
         check_all(descriptor, 24, k, element_bytes, swizzle, "k", 16, sbo, step * k)

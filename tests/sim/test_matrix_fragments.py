@@ -79,7 +79,7 @@ def test_accumulators_follow_the_wgmma_formula(columns):
     held = fragments.accumulator_registers(matrix)
     for lane in range(32):
         for i in range(columns // 2):
-            # gpu-facts 13.3, for the first warp of the warpgroup
+            # PTX ISA 9.7.15.5.1, for the first warp of the warpgroup
             row = (lane % 32) // 4 + 8 * ((i // 2) % 2)
             col = 8 * (i // 4) + 2 * (lane % 4) + (i % 2)
             assert held[i, lane] == matrix[row, col]

@@ -108,7 +108,7 @@ def wgmma_arrays():
 
 
 def gathered(out):
-    """Registers of the 128 threads -> D, by gpu-facts 13.3."""
+    """Registers of the 128 threads -> D, by PTX ISA 9.7.15.5.1."""
     d = np.empty((64, COLUMNS))
     for t, i in np.ndindex(out.shape):
         row = 16 * (t // 32) + (t % 32) // 4 + 8 * ((i // 2) % 2)

@@ -51,7 +51,7 @@ def write_tile(machine, start, matrix, element, swizzle, major):
 
 
 def d_place(thread, i):
-    """gpu-facts 13.3"""
+    """PTX ISA 9.7.15.5.1, the figure of D."""
     row = 16 * (thread // 32) + (thread % 32) // 4 + 8 * ((i // 2) % 2)
     return row, 8 * (i // 4) + 2 * (thread % 4) + (i % 2)
 
@@ -326,12 +326,41 @@ def test_uncommitted_operations_are_not_covered():
     assert "warp 1 exits with 1 " in message
 
 
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+def test_a_registers_may_not_change_in_flight(schedule):
+    case = Case(8, from_registers=True, scale_d=imm(0), schedule=schedule)
+    case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
+    case.place_a_registers(np.ones((64, 16)))
+    case.each(case.fence, case.issue, case.commit)
+    case.warps[2].file32[case.warps[2].row(case.a[3]), 17] += 1
+    if schedule == "eager":
+        case.each(case.waits[0])
+        return
+    with pytest.raises(Fault, match=r"register 3 of A .*line \d+\) .*in lane 17") as caught:
+        case.each(case.waits[0])
+    assert caught.value.name == "wgmma-operand-overwritten"
+    assert caught.value.where.warp == 2
+    assert "wait_group" in caught.value.advice
+
+
+def test_a_wait_names_what_the_lazy_schedule_must_complete():
+    case = Case(8, scale_d=imm(0), schedule="lazy")
+    other = second_form(case, 8, registers("z", 4))
+    case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
+    case.together(case.fence, case.issue, case.commit, other, case.commit)
+    wait = case.waits[1](case.warps[0], FULL)
+    (first,) = wait.needs()
+    assert case.engine.perform_one(set(wait.needs()))
+    assert first.done and wait.ready() and len(case.engine) == 1
+
+
 def test_a_registers_are_read_when_it_is_performed():
     case = Case(8, from_registers=True, scale_d=imm(0), schedule="lazy")
     case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
     case.place_a_registers(np.ones((64, 16)))
     case.each(case.fence, case.issue, case.commit)
     case.place_a_registers(np.full((64, 16), 2.0))
+    case.launch.ignore.add("wgmma-operand-overwritten")
     case.each(case.waits[0])
     assert (case.result() == 32).all()
 

@@ -79,6 +79,7 @@ def test_faults_and_refusals():
     with pytest.raises(Fault) as caught:
         bench.one("tcgen05.cp.cta_group::1.128x128b [%r0], %rd0;")
     assert caught.value.name == "tmem-misaligned"
+    assert caught.value.advice == "It must start at lane 0."
     bench.set("%r0", 30)
     with pytest.raises(Fault) as caught:
         bench.one("tcgen05.cp.cta_group::1.128x128b [%r0], %rd0;")

@@ -6,7 +6,7 @@ from tcgen05_fakes import Bench, idesc
 from cakert.sim.faults import Fault
 from cakert.sim.tcgen05.instruction_descriptor import DescriptorError, parse
 
-# Evaluated with CUTLASS's make_instr_desc (gpu-facts 3): M, N, A/B major -> bf16, f16.
+# Evaluated with CUTLASS's make_instr_desc: M, N, A/B major -> bf16, f16.
 KNOWN = [
     (128, 128, 0, 0x08200490, 0x08200010),
     (128, 128, 1, 0x08210490, 0x08210010),

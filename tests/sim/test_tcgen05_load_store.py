@@ -134,8 +134,21 @@ def test_only_its_own_quarter_and_aligned():
         with pytest.raises(Fault) as caught:
             bench.run(LOAD, warp)
         assert caught.value.name == name
+        assert caught.value.advice.endswith(".")
     bench.set("%r500", 16 << 16)
     bench.run("tcgen05.ld.sync.aligned.16x64b.x1.b32 {%r0}, [%r500];")
+
+
+def test_ignored_the_address_counts_as_it_is():
+    bench = prepared()
+    bench.launch.ignore |= {"tmem-wrong-warp", "tmem-misaligned", "tmem-out-of-bounds"}
+    bench.set("%r500", 16 << 16)
+    bench.run(LOAD, warp=3)
+    assert (bench.get("%r1", warp=3) == bench.memory.cells[16:48, 1]).all()
+    bench.set("%r500", 112 << 16)  # sixteen lanes too many
+    bench.set("%r1", 7)
+    bench.run(LOAD)
+    assert (bench.get("%r1") == 7).all()
 
 
 def test_divergent_address_and_guard():

@@ -43,6 +43,28 @@ def fault_of(bench: Bench, statement: str, warp: int = 0) -> Fault:
     return caught.value
 
 
+def test_waits_name_what_the_lazy_schedule_must_complete():
+    bench = Bench("lazy")
+    bench.alloc(32)
+    bench.barrier()
+    other = bench.barrier(BASE + 72)
+    bench.set("%r500", 0)
+    bench.run(STORE)
+    bench.commit(address=BASE + 64)
+    bench.commit(address=BASE + 72)
+    bench.set("%r500", 1)
+    bench.run(STORE, warp=4)
+    wait = bench.run(WAIT_ST)
+    engine = bench.launch.engine
+    assert engine.perform_one(set(wait.needs())) and wait.ready()
+    assert len(engine) == 3
+    # The second commit must follow the first; the store of the other warp stays in flight.
+    for _ in range(2):
+        assert engine.perform_one({(bench.cta, BASE + 72)})
+    assert other.completed(0)
+    assert [operation.name for operation in engine.pending()] == ["tcgen05.st"]
+
+
 def test_load_without_a_commit(bench):
     bench.one(MMA, warp=4)
     fault = fault_of(bench, LOAD)

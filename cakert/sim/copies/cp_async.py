@@ -1,4 +1,4 @@
-"""Non-bulk asynchronous copies: ``cp.async`` (PTX ISA 9.7.9.25.3; gpu-facts 18).
+"""Non-bulk asynchronous copies: ``cp.async`` (PTX ISA 9.7.9.25.3).
 
 The lanes of one instruction are one operation. The data is written through the generic proxy of
 the issuing threads: other threads see it after a wait and a barrier, the asynchronous proxy after

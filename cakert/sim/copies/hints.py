@@ -19,7 +19,7 @@ def bind_cache_policy(operands: Sequence[Operand], present: bool, binder: Binder
 
 
 def require_blackwell(binder: Binder, what: str) -> None:
-    """Refuse what ptxas refuses below sm_100 (gpu-facts 18)."""
+    """Refuse what ptxas refuses below sm_100 (ptxas 13.0)."""
     number = "".join(c for c in binder.arch if c.isdigit())
     if int(number) < 100:
         binder.fail(f"{what} needs sm_100 or later, not {binder.arch}")

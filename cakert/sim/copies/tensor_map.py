@@ -1,4 +1,4 @@
-"""Tensor maps: what a tiled tensor copy knows of its tensor (PTX ISA 5.5.8; gpu-facts 9.1, 9.2).
+"""Tensor maps: what a tiled tensor copy knows of its tensor (PTX ISA 5.5.8; cuda.h).
 
 Hardware's 128 bytes are opaque. The simulator's own carry the same arguments in a layout of ours,
 with a magic number and a checksum, so that a kernel which hands over anything else is found out.

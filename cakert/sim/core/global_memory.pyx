@@ -114,6 +114,11 @@ cdef class GlobalMemory:
         if self.count == 0:
             return f"{text}; no memory was lent to the GPU."
         cdef Py_ssize_t at = max(self.lower_bound(address + 1) - 1, 0)
+        cdef uint64_t before = 0
+        if address >= self.ends[at] and at + 1 < self.count:
+            before = self.starts[at + 1] - address
+            if before < address - self.ends[at]:
+                at += 1
         name = self.names[at]
         start, end = self.starts[at], self.ends[at]
         if address < start:

@@ -99,7 +99,7 @@ static LANE_INLINE double double_sqrt_any(const LaneOp &op, double a) {
   return directed<double, SQRT>(a, a, op.extra & ROUNDING);
 }
 
-// Approximate functions of f32. ex2: gpu-facts 12.1.
+// Approximate functions of f32. ex2: PTX ISA "ex2", within 2 ulp.
 static LANE_INLINE float exp2_f32(float a) {
   // Past these bounds the result is 0 or infinite, and the exponent below stays in range.
   float x = a > -152.0f ? a : -152.0f;

@@ -57,6 +57,13 @@ cdef SharedMemory shared_of(Warp warp, uint64_t* address, Py_ssize_t lane):
             "Addresses of other CTAs come from mapa.", lane,
         )
         return None
+    if cluster[rank - 1].exited:
+        fault_at(
+            warp, "cluster-exit",
+            f"reaches into shared memory of CTA rank {rank - 1}, which has exited.",
+            "End with barrier.cluster.arrive and .wait before any CTA of the cluster exits.", lane,
+        )
+        return None
     return cluster[rank - 1].shared
 
 

@@ -111,7 +111,7 @@ def reciprocal_root(b: LaneBuilder) -> None:
 
 
 def exponential(b: LaneBuilder) -> None:
-    """``ex2`` (gpu-facts 12.1, 12.2)."""
+    """``ex2`` (PTX ISA "ex2")."""
     b.need("approx")
     ftz = b.flag("ftz")
     kind = b.type("f32", *HALVES)

@@ -1,4 +1,4 @@
-"""Named barriers: ``bar`` and ``barrier`` (PTX ISA "barrier"; gpu-facts section 11.2).
+"""Named barriers: ``bar`` and ``barrier`` (PTX ISA "barrier").
 
 A barrier counts threads in units of warps. With ``.aligned`` (and ``bar``, which implies it) a warp
 arrives as a whole. Without it, lanes may arrive one after the other, and the warp counts in full as

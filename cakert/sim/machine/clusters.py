@@ -1,4 +1,4 @@
-"""Clusters: ``barrier.cluster``, ``mapa``, ``getctarank`` (gpu-facts section 11.3)."""
+"""Clusters: ``barrier.cluster``, ``mapa``, ``getctarank`` (PTX ISA "barrier.cluster", "mapa")."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NOTED = frozenset(["cp-async-unfenced", "shared-offset-as-generic"])
 
 _MAX_THREADS = 1024
 _MAX_CLUSTER = 16
-# Bytes of shared memory of a CTA on sm_90, sm_100 and sm_103 (gpu-facts section 14.1).
+# Bytes of shared memory of a CTA on sm_90, sm_100 and sm_103 (CUDA programming guide).
 _MAX_SHARED = 232448
 
 

@@ -1,8 +1,7 @@
 """``clusterlaunchcontrol``: a running CTA takes over clusters that have not started.
 
-PTX ISA "clusterlaunchcontrol.try_cancel" and ".query_cancel"; gpu-facts section 11.7. The response
-is opaque to kernels: here its four words are x, y, z of the first CTA of the cluster, and 1 where
-the request succeeded.
+PTX ISA "clusterlaunchcontrol.try_cancel" and ".query_cancel". The response is opaque to kernels:
+here its four words are x, y, z of the first CTA of the cluster, and 1 where the request succeeded.
 """
 
 from __future__ import annotations

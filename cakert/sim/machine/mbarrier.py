@@ -1,7 +1,7 @@
 """The mbarrier object: phase, expected and pending arrivals, transaction bytes.
 
-The state model is that of PTX ISA "mbarrier" (gpu-facts section 10.1), with phases counted in full
-rather than by their parity, so that a waiter that was lapped is told::
+The state model is that of PTX ISA "mbarrier", with phases counted in full rather than by their
+parity, so that a waiter that was lapped is told::
 
     init(c):           phase = 0; expected = pending = c; tx = 0
     expect_tx(n):      tx += n                       (does not complete the phase by itself)

@@ -3,7 +3,7 @@
 A CTA gets a pool of registers at its launch, as many as its warps have then. ``setmaxnreg.dec``
 gives a warp's surplus back to the pool, ``setmaxnreg.inc`` takes from it and waits until the pool
 has enough. Warps that exit keep theirs: that they return them is promised nowhere, and kernels that
-counted on it have been seen to hang (gpu-facts section 11.4).
+counted on it have been seen to hang (flashinfer issue 4533).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shared-memory matrix descriptors of wgmma and tcgen05: decoding, checks, element addresses.
 
 Sources: PTX ISA 9.7.15.5.1.2.2 (wgmma) and 9.7.16.4.1 (tcgen05) for the fields, the canonical
-layouts of 9.7.15.5.1.2.1.3 and gpu-facts 4.1 to 4.3, 13.2 for the addresses. The swizzle is an XOR
-on absolute shared-memory address bits, the same that TMA applies.
+layouts of 9.7.15.5.1.2.1.3 for the addresses. The swizzle is an XOR on absolute shared-memory
+address bits, the same that TMA applies.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Products of elements are exact in float64, and so are their sums for all but extreme spreads of
 exponents: a tensor core's accumulation order and internal rounding are unspecified (PTX ISA
-9.7.15.5.2, gpu-facts 5.6), so the simulator rounds once, at the end, to nearest even.
+9.7.15.5.2), so the simulator rounds once, at the end, to nearest even.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ All maps are for one warp: g = lane / 4 and c = lane % 4 are the "groupID" and "
 of the PTX ISA. Registers of 32 bits hold `per_register` elements, the first in the low bits: 1 of
 tf32, 2 of a 16-bit type, 4 of an 8-bit type. With that the figures of the ISA for every type are
 one formula (PTX ISA 9.7.14.5.4 to .8 for mma.m16n8k*, 9.7.15.5.1.1 for wgmma, whose warp w holds
-rows 16w..16w+15 in the layout of mma.m16n8k*; gpu-facts 13.3 and 13.5).
+rows 16w..16w+15 in the layout of mma.m16n8k*).
 
 Arguments may be integers or integer arrays that broadcast.
 """

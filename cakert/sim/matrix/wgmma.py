@@ -2,10 +2,10 @@
 
 Warp w of a warpgroup brings rows 16w to 16w+15 of the 64; the four warps multiply together, once
 the last of them has issued the instruction. The multiplication is an asynchronous operation: it
-reads its operands, the A registers included, and writes D when the engine performs it, so what a
-kernel overwrites too early shows under the lazy schedule. From issue until a ``wgmma.wait_group``
-that covers it, its D registers are marked busy, even if it has been performed: the ISA forbids the
-access.
+reads its operands and writes D when the engine performs it, so what a kernel overwrites too early
+shows under the lazy schedule; A registers are compared with what they held at the issue. From issue
+until a ``wgmma.wait_group`` that covers it, its D registers are marked busy, even if it has been
+performed: the ISA forbids the access.
 """
 
 from __future__ import annotations
@@ -147,9 +147,12 @@ def _bind_mma_async(instruction: Instruction, binder: Binder) -> Handler:
     name = f"wgmma.mma_async {shape}"
     line = binder.line
 
-    def read_a_registers(warp: Warp) -> NDArray[np.float64]:
-        raw = warp.file32[a_rows].view(np.uint8).reshape(4, 32, 4)
-        return fragments.a_matrix(formats.decode(raw, atype))
+    def read_a_registers(
+        warp: Warp, issued: NDArray[np.uint32], where: Where
+    ) -> NDArray[np.float64]:
+        held = warp.file32[a_rows]
+        _check_a_registers(warp, issued, held, where)
+        return fragments.a_matrix(formats.decode(held.view(np.uint8).reshape(4, 32, 4), atype))
 
     def handler(warp: Warp, mask: int) -> Wait | None:
         require_full_warp(warp, mask)
@@ -175,10 +178,12 @@ def _bind_mma_async(instruction: Instruction, binder: Binder) -> Handler:
                 64, depth, a_source.element_bytes, a_source.major, (own.start, own.stop)
             )
 
+        a_issued = warp.file32[a_rows]
+
         def perform() -> None:
             with np.errstate(all="ignore"):
                 if a_tile is None:
-                    a = read_a_registers(warp)
+                    a = read_a_registers(warp, a_issued, where)
                 else:
                     a = a_source.read(a_tile, own, warp, where)
                 b = b_source.read(b_tile, slice(None), warp, where)
@@ -190,8 +195,8 @@ def _bind_mma_async(instruction: Instruction, binder: Binder) -> Handler:
             state.in_flight[accumulator] += 1
             warp.mark_busy(d_rows, line)
         counters = launch.counters
-        # 4096 FLOP a clock for an SM (gpu-facts 14.1) make N/2 cycles for the four warps together;
-        # K halves with the rate for tf32 and doubles with it for the 8-bit types.
+        # 4096 FLOP a clock for an SM (H100: 989 TFLOP/s of 132 SMs) make N/2 cycles for the four
+        # warps together; K halves with the rate for tf32 and doubles with it for 8-bit types.
         counters["tensor-cycles-sm90"] = counters.get("tensor-cycles-sm90", 0) + columns // 8
         counters["wgmma-shared-bytes"] = counters.get("wgmma-shared-bytes", 0) + shared_bytes
         return None
@@ -279,6 +284,32 @@ def _check_issue(
                     where=where,
                     advice="Wait for the accumulator with wgmma.wait_group, then convert it.",
                 )
+
+
+def _check_a_registers(
+    warp: Warp, issued: NDArray[np.uint32], held: NDArray[np.uint32], where: Where
+) -> None:
+    """Fault "wgmma-operand-overwritten" where A registers changed since the issue.
+
+    The ISA forbids the write until a wgmma.wait_group covers the operation (PTX ISA 9.7.15.7.2).
+    Where the fault is ignored, the new values are multiplied.
+
+    Parameters
+    ----------
+    issued, held
+        (4, 32) uint32: the registers at the issue of the instruction and when it is performed.
+    """
+    changed = np.argwhere(issued != held)
+    if changed.size:
+        register, lane = (int(index) for index in changed[0])
+        warp.cta.launch.fault(
+            "wgmma-operand-overwritten",
+            f"register {register} of A of this wgmma.mma_async (line {where.line}) held "
+            f"{int(issued[register, lane]):#010x} in lane {lane} when it was issued, and was "
+            f"overwritten with {int(held[register, lane]):#010x} while it was in flight.",
+            where=where,
+            advice="Write registers of A only after a wgmma.wait_group that covers it.",
+        )
 
 
 INSTRUCTIONS = {"wgmma.mma_async": _bind_mma_async, **wgmma_groups.INSTRUCTIONS}

@@ -176,12 +176,12 @@ def _note_exit(cta: Any) -> None:
                 "wgmma-exit-in-flight",
                 left[-1].where,
                 f"warp {index} exits with {len(left)} wgmma operations that no wgmma.wait_group "
-                "covers; their results are lost.",
+                "covers; their results are lost. Execute wgmma.wait_group 0 before the end.",
             )
 
 
 def require_arch(binder: Binder) -> None:
-    """Refuse wgmma where the architecture has none (gpu-facts 1.3)."""
+    """Refuse wgmma where the architecture has none (PTX ISA 9.7.15)."""
     if binder.arch != "sm_90a":
         binder.fail(f"wgmma exists on sm_90a only, the target is {binder.arch}")
 
@@ -249,6 +249,7 @@ def _bind_wait(instruction: Instruction, binder: Binder) -> Handler:
                 "have not completed (each needs all four warps of the warpgroup)"
             ),
             finish,
+            needs=lambda: [operation for operation in awaited if not operation.done],
         )
 
     return handler

@@ -25,7 +25,7 @@ def issuing_lane(warp: Warp, mask: int, where: Where, name: str) -> int:
     if mask & (mask - 1):
         warp.cta.launch.fault(
             name,
-            f"{mask.bit_count()} lanes execute it, and each one issues an operation of its own",
+            f"{mask.bit_count()} lanes execute it, and each one issues an operation of its own.",
             where=where,
             advice="Let one thread issue: elect.sync, or a test of the thread index.",
         )
@@ -37,7 +37,7 @@ def check_whole_warp(warp: Warp, mask: int, where: Where) -> None:
     if mask != warp.live:
         warp.cta.launch.fault(
             "tcgen05-divergent-warp",
-            f"lanes {mask:#010x} of {warp.live:#010x} execute a .sync.aligned instruction",
+            f"lanes {mask:#010x} of {warp.live:#010x} execute a .sync.aligned instruction.",
             where=where,
             advice="All threads of the warp must execute it, under one predicate value.",
         )
@@ -52,7 +52,7 @@ def uniform_address(source: AddressSource, warp: Warp, mask: int, where: Where) 
         lane = int(different[0])
         warp.cta.launch.fault(
             "tcgen05-divergent-address",
-            f"address {first:#x} in lane {first_lane(mask)}, {int(lanes[lane]):#x} in lane {lane}",
+            f"address {first:#x} in lane {first_lane(mask)}, {int(lanes[lane]):#x} in lane {lane}.",
             where=where,
             advice="taddr must be the same in all threads of the warp; the lane field names the "
             "quarter, not the thread.",

@@ -1,4 +1,4 @@
-"""tcgen05.cp: shared memory to tensor memory (PTX ISA 9.7.16.9; gpu-facts 8.9).
+"""tcgen05.cp: shared memory to tensor memory (PTX ISA 9.7.16.9).
 
 The source is a K-major tile of 16-byte rows (.128b) or 32-byte rows (.256b), found by a
 shared-memory descriptor. ``.warpx2`` and ``.warpx4`` repeat it in the lanes of several warps.
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cakert.sim.faults import Fault
 from cakert.sim.machine.asynchronous import Operation
 from cakert.sim.matrix import descriptors
 from cakert.sim.ptx.model import Address
@@ -90,10 +89,11 @@ def bind_cp(instruction: Instruction, binder: Binder) -> Handler:
         memory = tensor_memory(cta)
         first, column = split_address(target.lane(warp, lane))
         if first and (shape != "4x256b" or first >= 32):
-            raise Fault(
+            launch.fault(
                 "tmem-misaligned",
-                f"starts at lane {first}: must be " + ("below 32" if shape == "4x256b" else "0"),
+                f"the copy starts at lane {first}.",
                 where=where,
+                advice="It must start " + ("below lane 32." if shape == "4x256b" else "at lane 0."),
             )
         word = int(warp.file64[descriptor_row, lane])
         source = descriptors.decode(word, blackwell=True, where=where, launch=launch)

@@ -1,4 +1,4 @@
-"""Cycles and shared-memory bytes of a tcgen05.mma, as measured (gpu-facts 14.3).
+"""Cycles and shared-memory bytes of a tcgen05.mma, as measured on B200 and GB200.
 
 A model of steady-state throughput: the longer of the array's time and of the time to fetch the
 operands from shared memory. Latency, and anything else on the SM, is left out.

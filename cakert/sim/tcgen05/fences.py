@@ -1,8 +1,8 @@
 """tcgen05.fence: which hand-overs between threads lack one.
 
 The ISA asks for ``fence::before_thread_sync`` after wait::ld / wait::st on the giving side and for
-``fence::after_thread_sync`` on the taking side (PTX ISA 9.7.16.6.4; gpu-facts 8.3, 8.4). Shipped
-kernels omit some and run right (gpu-facts 8.5), so a missing one is a note, never a fault.
+``fence::after_thread_sync`` on the taking side (PTX ISA 9.7.16.6.4). The kernels of
+flashinfer 0.7 omit some and run right, so a missing one is a note, never a fault.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Fences:
             self._launch.note(
                 "tcgen05-missing-fence",
                 where,
-                "reads what an MMA wrote without tcgen05.fence::after_thread_sync since its commit",
+                "reads what an MMA wrote without tcgen05.fence::after_thread_sync since its "
+                "commit; fence after the wait for its mbarrier.",
             )
 
     def check_tensor(self, warp: int, regions: tuple[Region, ...], where: Where) -> None:
@@ -80,7 +81,8 @@ class Fences:
                 "tcgen05-missing-fence",
                 where,
                 f"uses columns that warp {giver} loaded or stored without "
-                "tcgen05.fence::before_thread_sync after its wait",
+                "tcgen05.fence::before_thread_sync after its wait; that warp should fence before "
+                "it arrives on the barrier.",
             )
         others = any(one != warp for one in self._after) or giver is not None
         latest = max(int(self._handed[one.start : one.stop].max()) for one in regions)
@@ -89,5 +91,5 @@ class Fences:
                 "tcgen05-missing-fence",
                 where,
                 "uses columns that another warp loaded or stored without "
-                "tcgen05.fence::after_thread_sync since",
+                "tcgen05.fence::after_thread_sync since; fence after the wait for that warp.",
             )

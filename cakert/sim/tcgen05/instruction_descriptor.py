@@ -1,7 +1,7 @@
 """The instruction descriptor of tcgen05.mma: 32 bits that say formats, majors and shape.
 
-PTX ISA 9.7.16.4.2, table "Instruction descriptor format", and 9.7.16.2.1 for the shapes
-(gpu-facts 3 and 5.2). ptxas checks none of it.
+PTX ISA 9.7.16.4.2, table "Instruction descriptor format", and 9.7.16.2.1 for the shapes.
+ptxas checks none of it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from cakert.sim.faults import Fault
 
 if TYPE_CHECKING:
     from cakert.sim.faults import Where
-    from cakert.sim.machine.launch import Launch
 
-__all__ = ["KINDS", "DescriptorError", "InstructionDescriptor", "decode", "parse"]
+__all__ = ["ADVICE", "KINDS", "DescriptorError", "InstructionDescriptor", "decode", "parse"]
 
 Major = Literal["k", "mn"]
+
+ADVICE = 'Build it by the table "Instruction descriptor" of the PTX ISA (tcgen05).'
+"""What a fault tells about a descriptor that is not valid."""
 
 KINDS: dict[str, dict[int, str]] = {
     "f16": {0: "f16", 1: "bf16"},
@@ -159,24 +161,30 @@ def parse(word: int, kind: str, ws: bool) -> InstructionDescriptor:
     )
 
 
-def decode(word: int, kind: str, ws: bool, where: Where, launch: Launch) -> InstructionDescriptor:
-    """Decode; fault "instruction-descriptor-invalid", which cannot be ignored."""
+def decode(word: int, kind: str, ws: bool, where: Where) -> InstructionDescriptor:
+    """Decode a descriptor for an instruction at ``where``.
+
+    Raises
+    ------
+    Fault
+        "instruction-descriptor-invalid" and "unsupported-format", which cannot be ignored: there
+        is no multiplication to go on with.
+    """
     try:
         descriptor = parse(word, kind, ws)
     except DescriptorError as error:
         raise Fault(
             "instruction-descriptor-invalid",
-            f"descriptor {word:#010x}: {error}",
+            f"descriptor {word:#010x}: {error}.",
             where=where,
-            advice="Build it from the table in PTX ISA 9.7.16.4.2.",
+            advice=ADVICE,
         ) from error
     narrow = _NARROW & {descriptor.a, descriptor.b}
     if narrow:
         raise Fault(
             "unsupported-format",
-            f"{', '.join(sorted(narrow))} operands (packed to 6 or 4 bits) are not simulated",
+            f"{', '.join(sorted(narrow))} operands (packed to 6 or 4 bits) are not simulated.",
             where=where,
             advice="Use e4m3 or e5m2.",
         )
-    del launch
     return descriptor

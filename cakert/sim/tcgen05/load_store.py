@@ -1,7 +1,7 @@
-"""tcgen05.ld, tcgen05.ld.red and tcgen05.st (PTX ISA 9.7.16.8; gpu-facts 7).
+"""tcgen05.ld, tcgen05.ld.red and tcgen05.st (PTX ISA 9.7.16.8).
 
 Both are asynchronous. Hardware honours a true dependency on the registers of a load (PTX ISA
-9.7.16.6.4.5; gpu-facts 7.5), and shipped kernels use them without tcgen05.wait::ld: so a load
+9.7.16.6.4.5), and shipped kernels use them without tcgen05.wait::ld: so a load
 delivers at once under every schedule, and only the reuse of its cells before the wait is reported.
 The cells of a store are undefined until tcgen05.wait::st.
 """
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cakert.sim.core.lanes import mask_array
-from cakert.sim.faults import Fault
 from cakert.sim.machine.asynchronous import Operation
 from cakert.sim.ptx.model import Address, Immediate
 from cakert.sim.tcgen05.common import check_whole_warp, split_address, uniform_address
@@ -85,25 +84,25 @@ def _locate(
 
     Fault "tmem-wrong-warp": warp w of the CTA reaches lanes 32*(w % 4) and the 31 after it (PTX
     ISA 9.7.16.8.1); "tmem-misaligned": within them an access starts at the first lane, or, with 16
-    lanes, at the first or the seventeenth.
+    lanes, at the first or the seventeenth. Where these are ignored, the address counts as it is.
     """
     check_whole_warp(warp, mask, where)
     lane, column = split_address(uniform_address(source, warp, mask, where))
     quarter = warp.index % 4
     if lane // 32 != quarter:
-        raise Fault(
+        warp.cta.launch.fault(
             "tmem-wrong-warp",
             f"warp {warp.index} accesses lane {lane}; it reaches lanes {32 * quarter} to "
-            f"{32 * quarter + 31} only",
+            f"{32 * quarter + 31} only.",
             where=where,
             advice="Add (warp % 4) << 21 to the address.",
         )
     if lane % 32 not in ((0,) if layout.lanes == 32 else (0, 16)):
-        raise Fault(
+        warp.cta.launch.fault(
             "tmem-misaligned",
-            f"starts at lane {lane % 32} of its quarter; {layout.lanes} lanes start at "
-            + ("0" if layout.lanes == 32 else "0 or 16"),
+            f"the access of {layout.lanes} lanes starts at lane {lane % 32} of its quarter.",
             where=where,
+            advice="It must start at lane " + ("0." if layout.lanes == 32 else "0 or 16."),
         )
     return lane, column
 
@@ -131,7 +130,7 @@ def bind_ld_red(instruction: Instruction, binder: Binder) -> Handler:
     """``tcgen05.ld.red.sync.aligned.SHAPE.xN.{min,max}{.abs}{.NaN}.TYPE r, red, [taddr];``.
 
     .16x32bx2 has a half offset after the address, as for tcgen05.ld; ptxas takes the type before
-    or after the operation (gpu-facts 7.4).
+    or after the operation.
     """
     require(binder, "tcgen05.ld.red")
     modifiers = Modifiers(binder, skip=2)
@@ -235,7 +234,14 @@ def bind_st(instruction: Instruction, binder: Binder) -> Handler:
                 memory.written[region.lane_indices(), region.start : region.stop] = True
             access.done = True
 
-        operation = Operation("tcgen05.st", where, warp.cta, perform, order=("tcgen05.st", warp))
+        operation = Operation(
+            "tcgen05.st",
+            where,
+            warp.cta,
+            perform,
+            order=("tcgen05.st", warp),
+            signals=[access],
+        )
         warp.cta.launch.engine.submit(operation)
         return None
 

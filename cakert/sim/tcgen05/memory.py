@@ -1,8 +1,8 @@
 """Tensor memory of a CTA: cells, allocation, and the accesses in flight.
 
-128 lanes x 512 columns of 32 bits (PTX ISA 9.7.16.1, "Tensor Memory"; gpu-facts 2). One CTA per
-SM is assumed: each CTA has a whole tensor memory. Two co-resident CTAs that compete for columns
-would add waits, never values.
+128 lanes x 512 columns of 32 bits (PTX ISA 9.7.16.1, "Tensor Memory"). One CTA per SM is
+assumed: each CTA has a whole tensor memory. Two co-resident CTAs that compete for columns would add
+waits, never values.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from cakert.sim.faults import Fault
 from cakert.sim.tcgen05.fences import Fences
 from cakert.sim.tcgen05.regions import ALL_LANES, COLUMNS, LANES, Access, Region
 
@@ -48,8 +49,8 @@ class TensorMemory:
     collectors
         Collector buffer ("a", "b0".."b3") -> the operand it was filled from.
     last_ws_buffer
-        Collector buffer of the latest tcgen05.mma.ws: naming two in turn is faster (gpu-facts
-        14.3).
+        Collector buffer of the latest tcgen05.mma.ws: naming two in turn is faster
+        (`cakert.sim.tcgen05.cost`).
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -69,20 +70,21 @@ class TensorMemory:
     def check_allocation(self, columns: int, where: Where) -> None:
         """Check what tcgen05.alloc demands before any column is looked for.
 
-        Faults "tmem-alloc-size" (a power of two from 32 to 512), "tmem-alloc-grows" and
-        "tmem-alloc-after-relinquish" (PTX ISA 9.7.16.7.1; gpu-facts 2.5).
+        Faults "tmem-alloc-grows", "tmem-alloc-after-relinquish", and "tmem-alloc-size", which
+        cannot be ignored: there is no such allocation to go on with (PTX ISA 9.7.16.7.1).
         """
         fault = self.cta.launch.fault
         if not 32 <= columns <= COLUMNS or columns & (columns - 1):
-            fault(
+            raise Fault(
                 "tmem-alloc-size",
-                f"{columns} columns: a power of two from 32 to 512 is needed",
+                f"allocates {columns} columns.",
                 where=where,
+                advice="Allocate a power of two from 32 to 512.",
             )
         if self._relinquished is not None:
             fault(
                 "tmem-alloc-after-relinquish",
-                f"allocates after the CTA gave up its permit at line {self._relinquished.line}",
+                f"allocates after the CTA gave up its permit at line {self._relinquished.line}.",
                 where=where,
                 advice="Move tcgen05.relinquish_alloc_permit after the last tcgen05.alloc.",
             )
@@ -90,8 +92,9 @@ class TensorMemory:
             fault(
                 "tmem-alloc-grows",
                 f"allocates {columns} columns after an allocation of {self._smallest}: "
-                "successive allocations of a CTA must not grow",
+                "successive allocations of a CTA must not grow.",
                 where=where,
+                advice="Allocate the largest part first.",
             )
 
     def allocate(self, columns: int, where: Where) -> int | None:
@@ -141,8 +144,9 @@ class TensorMemory:
             if earlier is not None:
                 fault(
                     "tmem-double-free",
-                    f"address {base:#x} was already freed at line {earlier.line}",
+                    f"address {base:#x} was already freed at line {earlier.line}.",
                     where=where,
+                    advice="One warp frees each allocation, once.",
                 )
             else:
                 fault(
@@ -151,14 +155,16 @@ class TensorMemory:
                     + (
                         ", ".join(self._describe(one) for one in self.allocations.values())
                         or "none"
-                    ),
+                    )
+                    + ".",
                     where=where,
+                    advice="Pass the address that tcgen05.alloc wrote.",
                 )
             return
         if columns != allocation.columns:
             fault(
                 "tmem-dealloc-range",
-                f"frees {columns} columns of {self._describe(allocation)}",
+                f"frees {columns} columns of {self._describe(allocation)}.",
                 where=where,
                 advice="Free exactly what was allocated.",
             )
@@ -185,9 +191,8 @@ class TensorMemory:
             self.cta.launch.fault(
                 "tmem-out-of-bounds",
                 f"accesses {region}; allocated: "
-                + (
-                    ", ".join(self._describe(one) for one in self.allocations.values()) or "nothing"
-                ),
+                + (", ".join(self._describe(one) for one in self.allocations.values()) or "nothing")
+                + ".",
                 where=where,
                 advice="Allocate enough columns, and offset from the address of tcgen05.alloc.",
             )
@@ -200,7 +205,7 @@ class TensorMemory:
         if missing is not None:
             self.cta.launch.fault(
                 "tmem-uninitialised",
-                f"{what} reads lane {missing[0]}, column {missing[1]}, which nobody wrote",
+                f"{what} reads lane {missing[0]}, column {missing[1]}, which nobody wrote.",
                 where=where,
                 advice="The first MMA of an accumulation needs enable-input-d = false.",
             )
@@ -215,7 +220,7 @@ class TensorMemory:
         missing = self._unwritten(regions)
         if missing is None:
             return
-        message = f"the load reads lane {missing[0]}, column {missing[1]}, which nobody wrote"
+        message = f"the load reads lane {missing[0]}, column {missing[1]}, which nobody wrote."
         cells = (self.written[one.lane_indices(), one.start : one.stop] for one in regions)
         if any(state.any() for state in cells):
             self.cta.launch.note("tmem-uninitialised", where, message)
@@ -245,8 +250,8 @@ class TensorMemory:
         "tmem-store-in-flight" (no wait::st yet), "tmem-in-flight" (an operation of the tensor
         pipe whose commit has not arrived) and "tcgen05-uncommitted" (no commit covers it at all).
         Two things that the ISA does not promise, but shipped kernels rely on, are notes:
-        "tcgen05-missing-wait-ld" (gpu-facts 7.5), and "relies-on-in-order-tensor-pipe" for
-        operations of the tensor pipe that overlap without one accumulator and shape (8.2, 8.6).
+        "tcgen05-missing-wait-ld" (PTX ISA 9.7.16.6.4.5), and "relies-on-in-order-tensor-pipe" for
+        operations of the tensor pipe that overlap without one accumulator and shape (9.7.16.6.4).
         """
         overwritten = []
         for other in self.pending:
@@ -257,7 +262,7 @@ class TensorMemory:
             if other.kind == "st":
                 self.cta.launch.fault(
                     "tmem-store-in-flight",
-                    f"touches {region} while the store of {first} has no tcgen05.wait::st",
+                    f"touches {region} while the store of {first} has no tcgen05.wait::st.",
                     where=access.where,
                     advice="The storing warp must execute tcgen05.wait::st before it hands over.",
                 )
@@ -268,14 +273,14 @@ class TensorMemory:
                     "tcgen05-missing-wait-ld",
                     access.where,
                     f"overwrites {region} while the load of {first} has no tcgen05.wait::ld; safe "
-                    "only if every register of the load was used before",
+                    "only if every register of the load was used before.",
                 )
             elif access.tensor:
                 self._note_order(access, other, region)
             elif other.committed is None:
                 self.cta.launch.fault(
                     "tcgen05-uncommitted",
-                    f"touches {region} of {first}, which no tcgen05.commit of its thread covers",
+                    f"touches {region} of {first}, which no tcgen05.commit of its thread covers.",
                     where=access.where,
                     advice="Commit to an mbarrier in the thread that issued it, and wait for that.",
                 )
@@ -283,7 +288,7 @@ class TensorMemory:
                 self.cta.launch.fault(
                     "tmem-in-flight",
                     f"touches {region} of {first} before its commit at line "
-                    f"{other.committed.line} has arrived",
+                    f"{other.committed.line} has arrived.",
                     where=access.where,
                     advice="Wait for the mbarrier of that commit first (check its parity).",
                 )
@@ -309,9 +314,9 @@ class TensorMemory:
                 access.where,
                 f"shares {region} with line {other.where.line} `{other.where.text}`, not waited "
                 + (
-                    "for: the ISA orders MMAs of one accumulator and shape only"
+                    "for: the ISA orders MMAs of one accumulator and shape only."
                     if same_thread
-                    else "for, and of another thread"
+                    else "for, and of another thread: the ISA does not order the two."
                 ),
             )
 
@@ -351,7 +356,7 @@ def check_exit(cta: Cta) -> None:
     for allocation in list(memory.allocations.values()):
         cta.launch.fault(
             "tmem-leak",
-            f"the CTA ended with {allocation.columns} columns at {allocation.base:#x} allocated",
+            f"the CTA ended with {allocation.columns} columns at {allocation.base:#x} allocated.",
             where=allocation.where,
             advice="Every path to the end needs tcgen05.dealloc.",
         )

@@ -1,6 +1,6 @@
 """tcgen05.mma and tcgen05.mma.ws: dense, one CTA, A from shared or tensor memory.
 
-PTX ISA 9.7.16.10; gpu-facts 5, 6 and 8. An MMA is one operation in the CTA's tensor queue, which
+PTX ISA 9.7.16.10. An MMA is one operation in the CTA's tensor queue, which
 executes in order of issue. Products are exact, the sum over one instruction's K and the old D is
 taken in float64 and rounded once: the ISA leaves order and internal rounding open.
 """
@@ -8,7 +8,7 @@ taken in float64 and rounded once: the ISA leaves order and internal rounding op
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -80,18 +80,20 @@ def _issue(form: MmaForm, warp: Warp, lane: int, where: Where) -> None:
     launch = cta.launch
     memory = tensor_memory(cta)
     word = int(warp.file32[form.word_row, lane])
-    descriptor = instruction_descriptor.decode(word, form.kind, form.ws, where, launch)
+    descriptor = instruction_descriptor.decode(word, form.kind, form.ws, where)
     _check_zero_columns(form, warp, lane, where)
     if descriptor.m == 128 and descriptor.n % 16:
         launch.note(
             "uncertain-mma-shape",
             where,
-            f"N = {descriptor.n} with M = 128: the ISA allows steps of 8, CUTLASS takes 16",
+            f"N = {descriptor.n} with M = 128: the ISA allows steps of 8, CUTLASS takes 16 only; "
+            "take a multiple of 16.",
         )
     d_lane, d_column = split_address(form.d.lane(warp, lane))
     placement = place(descriptor.m, descriptor.n, form.ws, d_lane)
     if placement is None:
-        _misaligned("D", d_lane, descriptor, form.ws, where)
+        _misaligned("D", d_lane, descriptor, form.ws, warp, where)
+        return
     b_shared = _shared(int(warp.file64[form.b_row, lane]), descriptor, warp, where, is_a=False)
     a_shared, a_column = None, 0
     reads: tuple[Region, ...] = ()
@@ -102,7 +104,8 @@ def _issue(form: MmaForm, warp: Warp, lane: int, where: Where) -> None:
     else:
         a_lane, a_column = split_address(form.a_tensor.lane(warp, lane))
         if a_lane != d_lane:
-            _misaligned("A", a_lane, descriptor, form.ws, where)
+            _misaligned("A", a_lane, descriptor, form.ws, warp, where)
+            return
         _check_tensor_major(descriptor, where)
         reads = (Region(placement.lanes, a_column, a_column + _A_COLUMNS),)
         a_key = ("tensor", a_lane, a_column, word)
@@ -155,33 +158,37 @@ def _issue(form: MmaForm, warp: Warp, lane: int, where: Where) -> None:
 
 
 def _check_zero_columns(form: MmaForm, warp: Warp, lane: int, where: Where) -> None:
+    """Fault "unsupported-zero-column-mask", which cannot be ignored."""
     if form.zero_column_row is not None and int(warp.file64[form.zero_column_row, lane]):
         raise Fault(
             "unsupported-zero-column-mask",
-            "a non-zero zero-column mask is not simulated",
+            "a non-zero zero-column mask is not simulated.",
             where=where,
             advice="Pass 0, or no mask.",
         )
 
 
 def _check_tensor_major(descriptor: InstructionDescriptor, where: Where) -> None:
+    """Fault "instruction-descriptor-invalid", which cannot be ignored."""
     if descriptor.major_a != "k":
         raise Fault(
             "instruction-descriptor-invalid",
-            "A major (bit 15) is 1, but A in tensor memory is K-major",
+            "A major (bit 15) is 1, but A in tensor memory is K-major.",
             where=where,
+            advice=instruction_descriptor.ADVICE,
         )
 
 
 def _misaligned(
-    what: str, lane: int, descriptor: InstructionDescriptor, ws: bool, where: Where
-) -> NoReturn:
+    what: str, lane: int, descriptor: InstructionDescriptor, ws: bool, warp: Warp, where: Where
+) -> None:
+    """Fault "tmem-misaligned"; where that is ignored, the multiplication is left out."""
     allowed = "0 or 16, the same for A and D" if descriptor.m == 64 and not ws else "0"
-    raise Fault(
+    warp.cta.launch.fault(
         "tmem-misaligned",
-        f"{what} of M = {descriptor.m}{' .ws' if ws else ''} starts at lane {lane}: must be "
-        f"{allowed}",
+        f"{what} of M = {descriptor.m}{' .ws' if ws else ''} starts at lane {lane}.",
         where=where,
+        advice=f"It must start at lane {allowed}.",
     )
 
 
@@ -216,13 +223,13 @@ def _collect(
     """Follow the collector buffers: a hint for reuse, so values never depend on them.
 
     Fault "tcgen05-collector-unfilled": ``use`` or ``lastuse`` of a buffer that the same operand
-    did not fill (gpu-facts 6.4).
+    did not fill.
     """
     if form.usage in ("use", "lastuse") and memory.collectors.get(form.buffer) != key:
         warp.cta.launch.fault(
             "tcgen05-collector-unfilled",
             f"collector::{form.buffer}::{form.usage}, but no MMA since its last discard or lastuse "
-            "filled that buffer with this operand",
+            "filled that buffer with this operand.",
             where=where,
             advice="The first MMA with the operand needs ::fill.",
         )
@@ -328,7 +335,7 @@ def _write(
 
 
 def _decode_d(cells: npt.NDArray[np.uint32], element: str) -> npt.NDArray[np.float64]:
-    """Old D as float64; 16-bit elements take the low half of a cell (gpu-facts 2.3)."""
+    """Old D as float64; 16-bit elements take the low half of a cell (as CUTLASS has it)."""
     contiguous = np.ascontiguousarray(cells)
     if element == "f32":
         return contiguous.view(np.float32).astype(np.float64)

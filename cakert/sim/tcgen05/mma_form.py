@@ -1,4 +1,4 @@
-"""The text of a tcgen05.mma: kind, collector, operands (PTX ISA 9.7.16.10.9; gpu-facts 5.1)."""
+"""The text of a tcgen05.mma: kind, collector, operands (PTX ISA 9.7.16.10.9)."""
 
 from __future__ import annotations
 

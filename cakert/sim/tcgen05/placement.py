@@ -1,4 +1,4 @@
-"""Where A and D of a tcgen05.mma lie in tensor memory (PTX ISA 9.7.16.10.5; gpu-facts 5.4, 6).
+"""Where A and D of a tcgen05.mma lie in tensor memory (PTX ISA 9.7.16.10.5).
 
 Layouts D (M = 128), F (M = 64), E (M = 64, .ws) and G (M = 32, .ws). With .ws and a small M the
 datapath works in two halves or four quarters, *banks*: each multiplies the rows of A in its own

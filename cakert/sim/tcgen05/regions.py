@@ -86,7 +86,7 @@ class Access:
 
     A load ends with wait::ld, a store with wait::st, and an operation of the tensor pipe when a
     commit that covers it has arrived on its mbarrier (PTX ISA 9.7.16.6.2, "Asynchronous
-    operations"; gpu-facts 8).
+    operations").
 
     Attributes
     ----------

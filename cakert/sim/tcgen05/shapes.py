@@ -1,4 +1,4 @@
-"""Register maps of tcgen05.ld and tcgen05.st (PTX ISA 9.7.16.2.3.1; gpu-facts 7.1, 7.2)."""
+"""Register maps of tcgen05.ld and tcgen05.st (PTX ISA 9.7.16.2.3.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tcgen05.commit, tcgen05.wait and tcgen05.fence (PTX ISA 9.7.16.6; gpu-facts 8)."""
+"""tcgen05.commit, tcgen05.wait and tcgen05.fence (PTX ISA 9.7.16.6)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,14 @@ def _commit(warp: Warp, lane: int, targets: list[tuple[Cta, int]], where: Where)
             cta.mbarriers.at(offset, where).arrive(1, where)
 
     warp.cta.launch.engine.submit(
-        Operation("tcgen05.commit", where, warp.cta, perform, order=("tensor", warp.cta))
+        Operation(
+            "tcgen05.commit",
+            where,
+            warp.cta,
+            perform,
+            order=("tensor", warp.cta),
+            signals=targets,
+        )
     )
 
 
@@ -122,7 +129,10 @@ def _wait(instruction: Instruction, binder: Binder, kind: str) -> Handler:
             finish()
             return None
         return Wait(
-            ready, lambda: f"tcgen05.wait::{kind} waits for {len(accesses)} accesses", finish
+            ready,
+            lambda: f"tcgen05.wait::{kind} waits for {len(accesses)} accesses",
+            finish,
+            needs=lambda: [access for access in accesses if not access.done],
         )
 
     return handler

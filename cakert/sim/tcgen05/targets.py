@@ -1,4 +1,4 @@
-"""Which targets have which tcgen05 form (gpu-facts 1.3, ptxas 13.0), and how modifiers are read."""
+"""Which targets have which tcgen05 form (PTX ISA and ptxas 13.0), and how modifiers are read."""
 
 from __future__ import annotations
 

@@ -50,6 +50,32 @@ def test_sm100(
     check(problem, memory.read("out"), memory.read("lse"))
 
 
+def test_counters_of_a_selected_block(flashinfer: Toolchain, rng: np.random.Generator) -> None:
+    """What the shapes of blk128_compact's instructions make of a block of 128 keys, exactly.
+
+    Two instances each multiply 64 queries, S = Q K' and O = P V, in steps of K = 16, without .ws:
+    half of the array is idle. Q comes from shared memory, P from tensor memory.
+    """
+    (kernel,) = (one for one in flashinfer_sm100.KERNELS if one.name == "blk128_compact")
+    problem = problems.make_problem(rng, kernel.kind, poison=kernel.poison, **kernel.problem)
+    gpu = Gpu("sm_100a", schedule=drawn("drawn", rng))
+    source = conformance_build.sources() / "cake_vsa/cake_vsa_blk128_compact.cu"
+    memory = Memory(gpu)
+    report = kernel.launch(memory, problem).run(gpu, flashinfer.cuda(source, "sm_100a"))
+
+    blocks = int(problem.mask.sum())
+    instances, m, n, steps, k_bytes = 2, 64, 128, 128 // 16, 32
+    multiplications = blocks * instances * 2 * steps
+    assert report.counters["tensor-cycles"] == multiplications * n // 2 == 2048 * blocks
+    q_bytes = blocks * instances * steps * m * k_bytes
+    assert report.counters["mma-shared-bytes"] == multiplications * n * k_bytes + q_bytes
+    # An exponential for each score; besides, each of the two threads of a row takes at most one a
+    # block, for the factor of its old sum.
+    scores = blocks * instances * m * n
+    assert scores == 16384 * blocks
+    assert scores <= report.exp2 <= scores + blocks * instances * m * 2
+
+
 @pytest.mark.parametrize("schedule", schedules())
 @pytest.mark.parametrize("kernel", flashinfer_sm90.KERNELS, ids=lambda kernel: kernel.id)
 def test_sm90(

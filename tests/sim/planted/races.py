@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from planted.record import Planted
-from planted.snippets import fill
-from planted.tiles import images, tile, tile_bytes, warpgroup_fragment
-from planted.warpgroups import COMMIT, DESCRIPTOR, FENCE, STORE, WAIT
 
 ROUNDS = 40
 
@@ -18,16 +15,6 @@ def _total(source):
 
 def _neighbours(source):
     return (source[:128] + np.roll(source[:128], -64)).astype(np.uint32)
-
-
-def _column_sums(source):
-    """D for an A (64 x 16) of ones."""
-    sums = tile(source, 8)[:, :16].sum(1)
-    return warpgroup_fragment(np.tile(sums, (64, 1)))
-
-
-A_ONES = "".join(f"    mov.b32 %r{16 + i}, 0x3F803F80;\n" for i in range(4))
-A_ZEROS = "".join(f"    mov.b32 %r{16 + i}, 0; {{0}}\n" for i in range(4))
 
 
 RACES = [
@@ -80,34 +67,5 @@ END:
 """,
         threads=128,
         expected=_neighbours,
-    ),
-    Planted(
-        "registers_of_wgmma_overwritten",
-        "",
-        fill(tile_bytes(8), 128)
-        + f"""
-    fence.proxy.async.shared::cta;
-    bar.sync 0;
-    shr.u32 %r12, ring, 4;
-    cvt.u64.u32 %rd12, %r12;
-    mov.b64 %rd11, {DESCRIPTOR};
-    or.b64 %rd12, %rd12, %rd11;
-"""
-        + A_ONES
-        + FENCE
-        + """
-    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16
-        {%f0, %f1, %f2, %f3}, {%r16, %r17, %r18, %r19}, %rd12, 0, 1, 1, 0;
-"""
-        + COMMIT
-        + A_ZEROS.replace("{0}", "//-")
-        + WAIT
-        + A_ZEROS.replace("{0}", "//+")
-        + STORE,
-        threads=128,
-        target="sm_90a",
-        directives=".maxntid 128, 1, 1",
-        source=images(0, 8),
-        expected=_column_sums,
     ),
 ]

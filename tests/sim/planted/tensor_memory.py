@@ -8,9 +8,9 @@ from planted.tiles import images, product, tile_bytes
 
 M, N = 128, 16
 IMAGE_BYTES = tile_bytes(M) + tile_bytes(N)
-# 128-byte swizzle, 8-row groups 1024 bytes apart, the constant of bits 46 to 48 (gpu-facts 4.1).
+# PTX ISA 9.7.16.4.1: 128-byte swizzle, 8-row groups 1024 bytes apart, constant in bits 46 to 48.
 DESCRIPTOR = 2 << 61 | 1 << 46 | 1024 >> 4 << 32
-# bf16 x bf16 -> f32, K-major, M and N (gpu-facts 3).
+# bf16 x bf16 -> f32, K-major, M and N (PTX ISA 9.7.16.4.2).
 INSTRUCTION = 0x490 | N // 8 << 17 | M // 16 << 24
 STEPS = 4
 COLUMNS = 32
@@ -280,6 +280,20 @@ FAULTS = [
         "tensor_memory_leak",
         "tmem-leak",
         allocate("//!") + operands() + multiply() + DONE + load() + STORE + free("//+"),
+    ),
+    planted(
+        "tensor_memory_freed_twice",
+        "tmem-double-free",
+        allocate()
+        + operands()
+        + multiply()
+        + DONE
+        + load()
+        + STORE
+        + free("//&").replace(
+            "FREED:",
+            "    tcgen05.dealloc.cta_group::1.sync.aligned.b32 tmem, 32; //-!\nFREED:",
+        ),
     ),
     planted(
         "tensor_memory_columns_out_of_bounds",

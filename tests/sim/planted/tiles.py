@@ -1,6 +1,6 @@
 """Operand tiles of matrix instructions: images of shared memory, and what they multiply to.
 
-Both operands are bf16, K-major, 64 deep, in the 128-byte swizzle (gpu-facts 4.3). Values are small
+Both operands are bf16, K-major, 64 deep, in the 128-byte swizzle. Values are small
 integers, so that every sum is exact.
 """
 
@@ -55,7 +55,7 @@ def product(m: int, n: int, depth: int) -> Callable[[NDArray[np.uint32]], NDArra
 
 
 def warpgroup_fragment(d: NDArray[np.float32]) -> NDArray[np.float32]:
-    """D of a warpgroup as its 128 threads hold it: (128, N / 2) (gpu-facts 13.3)."""
+    """D of a warpgroup as its 128 threads hold it: (128, N / 2)."""
     thread, i = np.mgrid[:128, : d.shape[1] // 2]
     row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (i // 2 % 2)
     return d[row, 8 * (i // 4) + 2 * (thread % 4) + i % 2]

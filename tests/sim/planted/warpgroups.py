@@ -70,6 +70,25 @@ def _planted(name, fault, body, *more, **options):
     )
 
 
+# A of the first step in registers: row lane % 16 of the warp's rows, half lane / 16 of K.
+A_REGISTERS = """
+    and.b32 %r20, lane, 15;
+    shl.b32 %r21, warp, 4;
+    add.u32 %r20, %r20, %r21;
+    shl.b32 %r20, %r20, 7;
+    shr.u32 %r21, lane, 4;
+    and.b32 %r22, lane, 7;
+    xor.b32 %r21, %r21, %r22;
+    shl.b32 %r21, %r21, 4;
+    add.u32 %r20, %r20, %r21;
+    add.u32 %r20, %r20, ring;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r24, %r25, %r26, %r27}, [%r20];
+"""
+MULTIPLY_REGISTERS = """
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 //!
+        {%f0, %f1, %f2, %f3}, {%r24, %r25, %r26, %r27}, %rd13, 0, 1, 1, 0;
+"""
+
 FAULTS = [
     _planted(
         "wgmma_without_wait_group",
@@ -176,5 +195,45 @@ FAULTS = [
         + STORE,
         ("lazy",),
         source=images(M, N, 2),
+    ),
+    _planted(
+        "wgmma_of_a_warp_that_went_another_way",
+        "wgmma-diverged",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="")
+        + descriptors()
+        + FENCE
+        + """
+    setp.eq.u32 %p6, warp, 2;
+    @%p6 bra APART; //-
+"""
+        + multiply("//!&")
+        + """
+    bra TOGETHER;
+APART:
+"""
+        + multiply("//!&")
+        + "TOGETHER:\n"
+        + COMMIT
+        + WAIT
+        + STORE,
+    ),
+    _planted(
+        "registers_of_wgmma_overwritten",
+        "wgmma-operand-overwritten",
+        fill(IMAGE_BYTES, 128)
+        + SYNC.format(mark="")
+        + descriptors()
+        + A_REGISTERS
+        + FENCE
+        + MULTIPLY_REGISTERS
+        + COMMIT
+        + "    mov.b32 %r25, 0; //-\n"
+        + WAIT
+        + "    mov.b32 %r25, 0; //+\n"
+        + STORE,
+        ("lazy", "random"),
+        expected=lambda source: warpgroup_fragment(product(M, N, 16)(source)),
+        says=("register 1 of A",),
     ),
 ]
