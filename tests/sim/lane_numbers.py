@@ -147,6 +147,16 @@ def encode(fmt, number, extra=0):
     return sign | ((exponent + fmt.bias) << fmt.fraction_bits) | (units - (1 << fmt.fraction_bits))
 
 
+def move_nan(source, result, bits):
+    """Bits of a NaN in another format: its sign and its leading digits stay; it becomes quiet."""
+    digits = bits & ((1 << source.fraction_bits) - 1)
+    shift = result.fraction_bits - source.fraction_bits
+    digits = digits << shift if shift >= 0 else digits >> -shift
+    top = ((1 << result.exponent_bits) - 1) << result.fraction_bits
+    sign = bits >> (source.width - 1) << (result.width - 1)
+    return sign | top | 1 << (result.fraction_bits - 1) | digits
+
+
 def flush(fmt, number):
     if number.is_nan or number.infinite:
         return number

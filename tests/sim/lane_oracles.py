@@ -65,8 +65,14 @@ def low24(kind, x):
     return signed(x, 24) if kind == "s32" else x & 0xFFFFFF
 
 
+def counts(bits, *given):
+    """Position and length of a bit field: an H200 cuts them to 8 bits in the 32-bit forms alone."""
+    return given if bits == 64 else tuple(n & 255 for n in given)
+
+
 def bfe(kind, a, b, c):
-    bits, position, length = int(kind[1:]), b & 255, c & 255
+    bits = int(kind[1:])
+    position, length = counts(bits, b, c)
     top = bits - 1
     a &= (1 << bits) - 1
     fill = 0 if kind[0] == "u" or length == 0 else a >> min(position + length - 1, top) & 1
@@ -78,10 +84,10 @@ def bfe(kind, a, b, c):
 
 
 def bfi(bits, a, b, c, d):
-    position, length = c & 255, d & 255
+    position, length = counts(bits, c, d)
     result = b
-    for i in range(length):
-        if position + i < bits:
+    for i in range(bits):
+        if i < length and position + i < bits:
             result = result & ~(1 << (position + i)) | (a >> i & 1) << (position + i)
     return result
 
@@ -272,6 +278,14 @@ def float_result(fmt, operation, extra, sources):
     return ln.encode(fmt, arithmetic(operation, values, extra & 7), extra)
 
 
+def approximate_quotient(extra, a, b):
+    """div.approx: a divisor beyond 2^126 counts as infinite (PTX ISA 9.7.3)."""
+    divisor = ln.decode(F32, b)
+    if not divisor.is_nan and not divisor.infinite and divisor.magnitude > 2**126:
+        b = b & 0x80000000 | 0x7F800000
+    return float_result(F32, "div", extra, (a, b))
+
+
 def per_half(fmt, fn):
     """fn(extra, *16-bit sources) on the values of a packed register."""
 
@@ -442,6 +456,8 @@ def float_oracle(operation, modifier, kind):
         fn = inverse if operation == "rcp" else lambda x: inverse(ln.square_root(x))
         return Oracle(gross(fn), (0,), 2 << 32, F64)
     fmt, lift = pair_or_one(kind) if kind != "f32x2" else (F32, None)
+    if modifier.startswith("approx"):
+        return Oracle(approximate_quotient, (FTZ,) if modifier.endswith("ftz") else (0,), 0, fmt)
     if operation in arithmetic_ops:
         compute = lambda extra, *s: float_result(fmt, operation, extra, s)  # noqa: E731
         if kind == "f32x2":
@@ -521,6 +537,10 @@ def integer_to_float(result, source):
 def float_to_float(result, source):
     def compute(extra, a):
         number = ln.decode(FORMATS[source], a)
+        if number.is_nan and not extra & SAT and (result == "f64") != (source == "f64"):
+            # Of an H200. A conversion with .ftz begins with a multiplication in f32.
+            a = F32.nan if extra & FTZ and source == "f32" else a
+            return ln.move_nan(FORMATS[source], FORMATS[result], a)
         if extra & FTZ and source == "f32":
             number = ln.flush(F32, number)
         if extra & INTEGRAL:
@@ -553,7 +573,10 @@ def pack(result, source):
 
 def tf32(extra, a):
     number = ln.decode(F32, a)
-    return 0x7FFFFFFF if number.is_nan else ln.encode(ln.TF32, number, extra) << 13
+    if number.is_nan and extra & 7 == 4:
+        # An H200 cuts it, and .satfinite then takes it for an infinity: one step down.
+        return (a & 0xFFFFE000) - (0x2000 if extra & SATFINITE else 0)
+    return ln.encode(ln.TF32, number, extra) << 13
 
 
 def convert_oracle(name):
@@ -578,7 +601,10 @@ def convert_oracle(name):
     ftz = (0, FTZ) if "f32" in (result, source) else (0,)
     if integers[0]:
         return Oracle(float_to_integer(result, source), tuple(m | f for m in MODES for f in ftz))
-    fmt = FORMATS[result]
+    # NaN bits of f64 are left open, but for what comes from another format.
+    fmt = FORMATS[result] if integers[1] or result == source else F32
+    if (result, source) == ("f32", "bf16") and exact:
+        return Oracle(lambda extra, a: a << 16)
     if exact:
         base = integer_to_float if integers[1] else float_to_float
         return Oracle(base(result, source), (0,), 0, fmt)
@@ -587,7 +613,7 @@ def convert_oracle(name):
         return Oracle(integer_to_float(result, source), tuple(modifiers), 0, fmt)
     if result == source:
         modifiers += [m | INTEGRAL for m in modifiers]
-    if fmt.width == 16:
+    if FORMATS[result].width == 16:
         modifiers += [m | f for m in (0, 1) for f in (RELU, SATFINITE, RELU | SATFINITE)]
     if result == "f64":
         modifiers = [m for m in modifiers if m & INTEGRAL or m & 7 == 0]
@@ -630,7 +656,7 @@ def oracle(name):
 
         return Oracle(by_float, (0, FTZ))
     if kind.removesuffix("x2") in FORMATS:
-        return float_oracle(head[0], head[1] if len(head) > 1 else "", kind)
+        return float_oracle(head[0], ".".join(head[1:]), kind)
     return None
 
 

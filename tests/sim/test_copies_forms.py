@@ -1,4 +1,4 @@
-"""Which forms bind and which are refused, as ptxas does (gpu-facts 18), and prefetches."""
+"""Which forms bind and which are refused, as ptxas does, and prefetches."""
 
 import numpy as np
 import pytest

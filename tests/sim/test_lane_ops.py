@@ -258,7 +258,7 @@ def test_whole_warp(name):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_ex2_is_correctly_rounded_but_for_a_few(form):
-    """ISA: at most 2 ulp over the whole range (gpu-facts 12.1)."""
+    """ISA: at most 2 ulp over the whole range."""
     rng = np.random.default_rng(5)
     x = np.concatenate(
         [rng.uniform(-150, 129, 40_000), rng.normal(size=20_000), rng.normal(size=4_000) * 1e-4]

@@ -338,6 +338,70 @@ def test_constants_are_cut_to_the_type():
     np.testing.assert_array_equal(lanes.f[0], (lanes.f[1] > lanes.f[2]).astype(np.float32))
 
 
+def test_quotients_of_large_divisors():
+    """div.approx gives zeros beyond 2^126, not at it; div.full and div.rn know no such range."""
+    lanes = Lanes(8)
+    b = np.array([0x7E800000, 0x7E800001, 0x7F7FFFFF, 0x7F800000], np.uint32).view(np.float32)
+    b = np.concatenate([b, -b])
+    a = np.array([3e37, -3e37, np.inf, np.nan], np.float32)
+    lanes.f[1], lanes.f[2] = np.repeat(a, 8), np.tile(b, 4)
+    with np.errstate(all="ignore"):
+        exact = lanes.f[1] / lanes.f[2]
+        beyond = np.where(
+            np.abs(lanes.f[2]) > 2.0**126, np.copysign(np.inf, lanes.f[2]), lanes.f[2]
+        )
+        wanted = lanes.f[1] / beyond
+    for form, quotients in (
+        ("approx", wanted), ("approx.ftz", wanted), ("full", exact), ("rn.ftz", exact)
+    ):  # fmt: skip
+        lanes.run(f"div.{form}.f32 f0, f1, f2")
+        number = ~np.isnan(quotients)
+        np.testing.assert_array_equal(
+            lanes.f[0].view(np.uint32), np.where(number, quotients.view(np.uint32), 0x7FFFFFFF)
+        )
+
+
+def test_nan_of_conversions():
+    """As an H200 has them."""
+    lanes = Lanes(9)
+    for text, given, wanted in (
+        ("cvt.rna.tf32.f32 r0, f1", 0xFF800001, 0xFF800000),
+        ("cvt.rna.tf32.f32 r0, f1", 0x7FC02001, 0x7FC02000),
+        ("cvt.rn.tf32.f32 r0, f1", 0xFFC00001, 0x7FFFE000),
+        ("cvt.rz.tf32.f32 r0, f1", 0x7F800001, 0x7FFFE000),
+        ("cvt.ftz.f64.f32 fd0, f1", 0xFFC00001, 0x7FFFFFFFE0000000),
+        ("cvt.f64.f32 fd0, f1", 0xFF800001, 0xFFF8000020000000),
+        ("cvt.f64.f16 fd0, rs1", 0xFC01, 0xFFF8040000000000),
+        ("cvt.f64.f16 fd0, rs1", 0x7C9A, 0x7FFA680000000000),
+        ("cvt.f32.bf16 f0, rs1", 0x7F81, 0x7F810000),
+        ("cvt.rm.f32.f64 f0, fd1", 0xFFF0000000000001, 0xFFC00000),
+        ("cvt.rn.f16.f64 rs0, fd1", 0x7FF0000000000001, 0x7E00),
+        ("cvt.rn.sat.f32.f64 f0, fd1", 0xFFF0000000000001, 0),
+    ):
+        out, source = (FakeBinder("").row(o, 64 if "d" in o.name else 32)
+                       for o in statement(text).operands)  # fmt: skip
+        wide = lanes.file.view(np.uint64).reshape(-1, 32)
+        (wide if "fd1" in text else lanes.r)[source] = given
+        lanes.run(text)
+        np.testing.assert_array_equal((wide if "fd0" in text else lanes.r)[out], wanted, text)
+
+
+def test_bit_fields_past_255():
+    """Counts that the ISA does not have: an H200 cuts them to 8 bits where operands are words."""
+    lanes = Lanes(10)
+    wide, word = lanes.rd[1].copy(), lanes.r[1].copy()
+    lanes.run("bfe.u64 rd0, rd1, 256, 8")
+    np.testing.assert_array_equal(lanes.rd[0], 0)
+    lanes.run("bfe.s64 rd0, rd1, 256, 8")
+    np.testing.assert_array_equal(lanes.rd[0].view(np.int64), wide.view(np.int64) >> 63)
+    lanes.run("bfe.u64 rd0, rd1, 4, 256")
+    np.testing.assert_array_equal(lanes.rd[0], wide >> np.uint64(4))
+    lanes.run("bfi.b64 rd0, rd2, rd1, 256, 8")
+    np.testing.assert_array_equal(lanes.rd[0], wide)
+    lanes.run("bfe.u32 r0, r1, 256, 264")
+    np.testing.assert_array_equal(lanes.r[0], word & 255)
+
+
 def test_mixed_precision_and_fma():
     lanes = Lanes(7)
     with np.errstate(all="ignore"):

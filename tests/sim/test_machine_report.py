@@ -148,7 +148,7 @@ def test_exp2_counts_lanes_and_halves():
     operations = [("ex2.approx.ftz.f32", 1), ("ex2.approx.ftz.bf16x2", 2), ("rcp.approx.f32", 3)]
     made = make(operations, [[3, 3, 3]], lanes=[[70, 10, 96]], arch="sm_100a")
     assert made.exp2 == 70 + 2 * 10
-    # The MUFU takes whole warps, and the halves of a pair one by one (gpu-facts 12.2).
+    # The MUFU takes whole warps, and the halves of a pair one by one.
     assert made.cycles(parts=1)["xu"] == (3 + 2 * 3 + 3) * 32 / 16
     assert made.cycles("sm_103", parts=1)["xu"] == (3 + 2 * 3) * 32 / 32 + 3 * 32 / 16
 

@@ -55,7 +55,7 @@ class Operand:
         return 8 * width * 2, 8 * width  # a group holds the two steps
 
     def addresses(self, start: int) -> np.ndarray:
-        """Byte address of each element, (rows, depth): gpu-facts 4.3."""
+        """Byte address of each element, (rows, depth)."""
         bits, (lbo, sbo) = BITS_OF[self.swizzle], self.strides
         width, size = 16 << bits, self.size
         mn, k = np.arange(self.rows)[:, None], np.arange(self.depth)[None, :]

@@ -1,6 +1,6 @@
 """The geometry of one tiled copy: which bytes of the tensor, which bytes of shared memory.
 
-In shared memory the box is dense, dimension 0 fastest (gpu-facts 9.4), then swizzled by absolute
+In shared memory the box is dense, dimension 0 fastest, then swizzled by absolute
 address; rows narrower than the swizzle lie as far apart as its width, the gaps untouched. In the
 tensor the part of a box that lies within bounds is itself a box, because each dimension is clipped
 on its own: it is one strided NumPy view.

@@ -51,15 +51,44 @@ LANE_INLINE double float_output<F64>(double x, int mode) {
   return mode & SAT ? saturated(x) : x;
 }
 
+// A NaN keeps its sign and its leading digits where one of the formats is f64, and becomes quiet.
+// Elsewhere it is canonical. (What sm_90 gives; the ISA leaves it open.)
+template <class S>
+static LANE_INLINE double widen_nan(uint32_t bits) {
+  const uint64_t sign = uint64_t(bits >> (S::WIDTH - 1)) << 63;
+  const uint64_t fraction = bits & ((1u << (S::PRECISION - 1)) - 1);
+  return bits_as<double>(sign | 0x7ff8000000000000ull | fraction << (53 - S::PRECISION));
+}
+template <class D>
+static LANE_INLINE Register<D> narrow_nan(double x) {
+  const uint64_t bits = bits_as<uint64_t>(x) | 0x7ff8000000000000ull;
+  const uint32_t magnitude =
+      uint32_t(bits >> (53 - D::PRECISION)) & ((1u << (D::WIDTH - 1)) - 1);
+  return Register<D>(uint32_t(bits >> 63) << (D::WIDTH - 1) | magnitude);
+}
+
 template <class D, class S>
 static LANE_INLINE Register<D> convert_float(const LaneOp &op, Register<S> a) {
   double x = float_input<S>(op, a);
+  if constexpr (std::is_same<D, F64>::value != std::is_same<S, F64>::value) {
+    if (x != x) {
+      if (op.extra & SAT) return 0;
+      if constexpr (std::is_same<S, F64>::value) return narrow_nan<D>(x);
+      // .ftz is a multiplication in f32 ahead of the conversion: its NaN is canonical.
+      else return widen_nan<S>(op.extra & FTZ ? uint32_t(S::CANONICAL_NAN) : uint32_t(a));
+    }
+  }
   if (op.extra & INTEGRAL) x = round_integral(x, op.extra & ROUNDING);
   return float_output<D>(x, op.extra);
 }
-// A register holds the 19 bits of tf32 at its top; NaN is 0x7fffffff.
+// A register holds the 19 bits of tf32 at its top. On sm_90 .rna is integer arithmetic that cuts a
+// NaN short, to an infinity where its digits stood at the end; other roundings give 0x7fffe000.
 static LANE_INLINE uint32_t convert_tf32(const LaneOp &op, float a) {
-  return a == a ? narrow<TF32>(double(a), op.extra) << 13 : uint32_t(F32::CANONICAL_NAN);
+  if (a != a && (op.extra & ROUNDING) == ROUND_RNA) {
+    const uint32_t cut = bits_as<uint32_t>(a) & 0xffffe000u;
+    return op.extra & SATFINITE ? cut - 0x2000u : cut;  // one step down, as from an infinity
+  }
+  return narrow<TF32>(double(a), op.extra) << 13;
 }
 
 // Out of range clamps; NaN is 0, or the lone top bit for f64 sources and 64-bit results.
@@ -128,9 +157,8 @@ static LANE_INLINE uint32_t pack_f16_rn(float a, float b) {
 static LANE_INLINE uint32_t pack_bf16_rn(float a, float b) {
   return (uint32_t(bf16_rn(a)) << 16) | bf16_rn(b);
 }
-static LANE_INLINE float bf16_to_f32(uint16_t a) {
-  return canonical(bits_as<float>(uint32_t(a) << 16));
-}
+// A shift: NaN, signalling ones too, keep all their bits. Not a float, lest the host make it quiet.
+static LANE_INLINE uint32_t bf16_to_f32(uint16_t a) { return uint32_t(a) << 16; }
 
 // Two floats to a pair: a above b.
 template <class F>

@@ -34,6 +34,15 @@ static LANE_INLINE float float_op(float a, float b) {
   b = flush_if(mode, b);
   return finish(Op == ADD ? a + b : Op == SUB ? a - b : Op == MUL ? a * b : a / b, mode);
 }
+// div.approx multiplies by a reciprocal that is flushed to zero: beyond 2^126 the divisor might as
+// well be infinite (PTX ISA 9.7.3, div).
+template <bool Ftz>
+static LANE_INLINE float div_approx(float a, float b) {
+  const uint32_t bits = bits_as<uint32_t>(b), magnitude = bits & 0x7fffffffu;
+  const bool flushed = magnitude > 0x7e800000u && magnitude < 0x7f800000u;
+  const uint32_t divisor = flushed ? (bits & 0x80000000u) | 0x7f800000u : bits;
+  return float_op<DIV, Ftz>(a, bits_as<float>(divisor));
+}
 template <bool Ftz>
 static LANE_INLINE float float_fma(float a, float b, float c) {
   const int mode = Ftz ? FTZ : 0;

@@ -194,9 +194,16 @@ static LANE_INLINE T int_brev(T a) {
 // Bits below position n, n from 0 to 64.
 static LANE_INLINE uint64_t ones_below(uint32_t n) { return n >= 64 ? ~0ull : (1ull << n) - 1; }
 
+// Position or length of a bit field. The ISA has them in 0..255; of others sm_90 takes the low 8
+// bits in the 32-bit forms, while its sequences for 64 bits shift by the whole count.
+template <class T>
+static LANE_INLINE uint32_t field_count(uint32_t n) {
+  return sizeof(T) > 4 ? int_min(n, 255u) : n & 0xff;
+}
 template <class T>
 static LANE_INLINE T int_bfe(T a, uint32_t b, uint32_t c) {
-  const uint32_t width = 8 * sizeof(T), position = b & 0xff, length = c & 0xff;
+  const uint32_t width = 8 * sizeof(T);
+  const uint32_t position = field_count<T>(b), length = field_count<T>(c);
   const uint64_t bits = std::make_unsigned_t<T>(a);
   const uint64_t field = (position >= 64 ? 0 : bits >> position) & ones_below(length);
   const uint32_t top = position + length - 1 < width - 1 ? position + length - 1 : width - 1;
@@ -207,7 +214,7 @@ static LANE_INLINE T int_bfe(T a, uint32_t b, uint32_t c) {
 }
 template <class T>
 static LANE_INLINE T int_bfi(T a, T b, uint32_t c, uint32_t d) {
-  const uint32_t position = c & 0xff, length = d & 0xff;
+  const uint32_t position = field_count<T>(c), length = field_count<T>(d);
   if (position >= 8 * sizeof(T)) return b;
   const uint64_t field = ones_below(length) << position;
   return T((uint64_t(b) & ~field) | ((uint64_t(a) << position) & field));

@@ -237,6 +237,8 @@ static const LaneEntry LANE_ENTRIES[] = {
     MAP("sub.any.f32", sub_any),
     MAP("mul.any.f32", mul_any),
     MAP("div.any.f32", div_any),
+    MAP("div.approx.f32", div_approx<false>),
+    MAP("div.approx.ftz.f32", div_approx<true>),
     MAP("rcp.any.f32", rcp_any),
     MAP("sqrt.any.f32", sqrt_any),
     MAP("fma.f32", float_fma<false>),

@@ -40,6 +40,16 @@ def _decrement(old: Values, limit: Values, _: Values) -> Values:
     return np.where((old == 0) | (old > limit), limit, old - np.ones_like(old))
 
 
+def _flushed(values: Values) -> Values:
+    """Subnormal numbers as zeros of their sign."""
+    tiny = np.abs(values) < np.finfo(np.float32).smallest_normal
+    return np.where(tiny, np.copysign(np.float32(0), values), values)
+
+
+def _add_flushing(old: Values, new: Values, _: Values) -> Values:
+    return _flushed(_flushed(old) + _flushed(new))
+
+
 _OPERATIONS: dict[str, Combine] = {
     "add": lambda old, new, _: old + new,
     "min": lambda old, new, _: np.fmin(old, new),
@@ -89,6 +99,8 @@ def _bind(instruction: Instruction, binder: Binder) -> Handler:
     outs = [] if target is None else list(binder.outs(target, bits))
     dtype = np.dtype(_DTYPES[kind])
     combine = _OPERATIONS[operation]
+    # add.f32 flushes subnormal numbers in global memory alone (PTX ISA 9.7.13, atom).
+    in_global = _add_flushing if (operation, kind) == ("add", "f32") else combine
     nbytes = vector * bits // 8
 
     def execute(warp: Any, mask: int) -> None:
@@ -108,7 +120,8 @@ def _bind(instruction: Instruction, binder: Binder) -> Handler:
                 for rows in sources
             ]  # fmt: skip
             with np.errstate(over="ignore", invalid="ignore"):
-                new = combine(old, values[0], values[-1]).astype(dtype)
+                change = in_global if _shared(warp, space, at) is None else combine
+                new = change(old, values[0], values[-1]).astype(dtype)
             _write(warp, space, at, new.view(np.uint8), where, 32 * warp.index + lane)
             if outs:
                 words = np.zeros((vector, 8 if wide else 4), np.uint8)

@@ -62,20 +62,22 @@ def _mixed(b: LaneBuilder, operation: str, kind: str, extra: int) -> None:
 
 
 def float_divide(b: LaneBuilder) -> None:
-    """``div``: the approximate forms are rounded correctly too."""
-    rounding = _precision(b, "full")
+    """``div``: the approximate forms are rounded correctly too; .approx flushes large divisors."""
+    choice = b.need("approx", "full", *DIRECTIONS)
+    rounding = choice if choice in DIRECTIONS else None
     ftz = b.flag("ftz")
     kind = b.type("f32", "f64")
     b.count(3)
     _check_double(b, kind, rounding, ftz)
     extra = ROUNDINGS[rounding or "rn"] | ftz * FTZ
-    name = f"div.any.{kind}" if extra & ~FTZ else f"div.{'ftz.' if ftz else ''}{kind}"
+    form = ("approx." if choice == "approx" else "") + ("ftz." if ftz else "")
+    name = f"div.any.{kind}" if extra & ~FTZ else f"div.{form}{kind}"
     b.emit(name, b.operands[:1], b.operands[1:], extra=extra)
 
 
-def _precision(b: LaneBuilder, *approximate: str) -> str | None:
+def _precision(b: LaneBuilder) -> str | None:
     """The rounding of a form that also exists as an approximation (None)."""
-    choice = b.need("approx", *approximate, *DIRECTIONS)
+    choice = b.need("approx", *DIRECTIONS)
     return choice if choice in DIRECTIONS else None
 
 
