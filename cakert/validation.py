@@ -257,7 +257,8 @@ def parse_device(
             return index
     raise RuntimeError(
         f"device must be a CUDA device of compute capability "
-        f"{describe_capabilities(capabilities())}, got {device!r}"
+        f'{describe_capabilities(capabilities())}, or what "with cakert.sim.device(...) as device" '
+        f"gives, got {device!r}"
     )
 
 

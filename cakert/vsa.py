@@ -429,8 +429,11 @@ def check_cake_vsa(plan: dict[str, Any]) -> None:
         A pattern or lengths that are in use had to be repaired by the update that gave them.
     TypeError
         ``plan`` is not one.
+    RuntimeError
+        The plan's simulated device is closed.
     """
     own = _own(plan)
+    vsa_device.require_open(own._held.device)
     fault = own._pattern_fault or own._lens_fault
     if fault is not None:
         raise ValueError(fault)

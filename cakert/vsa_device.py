@@ -27,6 +27,7 @@ __all__ = [
     "load_kernel",
     "make_call",
     "open_device",
+    "require_open",
     "stream_of",
     "upload",
     "wait",
@@ -184,6 +185,12 @@ def _open_driver(index: int) -> tuple[int, int]:
             f"{driver.version_text(version)}"
         )
     return capability
+
+
+def require_open(device: Device) -> None:
+    """RuntimeError where ``device`` is a simulated one that is closed."""
+    if is_simulated(device):
+        device.require_open()
 
 
 def load_kernel(name: str, entry: Any, device: Device) -> Any:

@@ -258,10 +258,11 @@ def test_bad_devices(spec):
     message = str(error.value)
     assert "9.0 (SM90), 10.0 (SM100), 10.3 (SM103)" in message
     assert repr(spec) in message
+    assert 'or what "with cakert.sim.device(...) as device" gives' in message
 
 
 def test_message_without_cubins():
-    with pytest.raises(RuntimeError, match=r"\(no cubins installed\), got 'cpu'"):
+    with pytest.raises(RuntimeError, match=r"\(no cubins installed\), or what .* gives, got 'cpu'"):
         validation.parse_device("cpu", list)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cakert.sim.arrays import Array, Lent
+from cakert.sim.arrays import Array, Lent, refuse_host_array
 from cakert.sim.copies.tensor_map import TensorMap
 from cakert.sim.decode.decoder import parameter_layout
 from cakert.sim.ptx.model import Function, Variable
@@ -73,11 +73,8 @@ def _pack_one(parameter: Variable, value: Any) -> bytes:
         return value.tobytes()
     if isinstance(value, float):
         return _pack_float(parameter, value)
-    if isinstance(value, np.ndarray):
-        raise TypeError(
-            f"{parameter.name}: a numpy array is not in the GPU's memory; pass gpu.array(...) or "
-            "gpu.lend(...)"
-        )
+    # Before int: a tensor of one integer has an __index__, and would pass for an address.
+    refuse_host_array(parameter.name, value)
     if isinstance(value, (bytes, bytearray, memoryview, TensorMap)):
         data = value.to_bytes() if isinstance(value, TensorMap) else bytes(value)
         _expect_size(parameter, len(data), f"the {type(value).__name__} that was given")

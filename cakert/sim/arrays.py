@@ -6,6 +6,7 @@ reaches registered bytes only; whatever else it touches is a "global-out-of-boun
 
 from __future__ import annotations
 
+import operator
 import weakref
 from types import TracebackType
 from typing import Any, final
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from cakert.sim.core.global_memory import GlobalMemory
 
-__all__ = ["Array", "Lent"]
+__all__ = ["Array", "Lent", "host_memory", "refuse_host_array"]
 
 ALIGNMENT = 256
 """Bytes; what cuMemAlloc gives."""
@@ -132,6 +133,10 @@ class Array:
         """The array in another shape, the memory shared."""
         return self._view(self.data.reshape(*shape))
 
+    def view(self, dtype: npt.DTypeLike) -> Array:
+        """The bytes of the array as elements of another dtype, the memory shared."""
+        return self._view(self.data.view(dtype))
+
     def _view(self, data: Any) -> Array:
         if not isinstance(data, np.ndarray) or not np.may_share_memory(data, self.data):
             raise ValueError(f"{self.name}: the result would not be a view of the same memory")
@@ -188,3 +193,52 @@ class Lent:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def refuse_host_array(name: str, value: object) -> None:
+    """Raise TypeError for an array of the host (numpy, torch, ...) where one of the GPU is due.
+
+    numpy's scalars are values and pass.
+    """
+    if isinstance(value, np.generic):
+        return
+    if isinstance(value, np.ndarray):
+        kind = "numpy array"
+    elif any(hasattr(value, protocol) for protocol in _HOST_PROTOCOLS):
+        kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+    else:
+        return
+    raise TypeError(
+        f"{name}: a {kind} is not in the GPU's memory; pass gpu.array(...) or gpu.lend(...)"
+    )
+
+
+_HOST_PROTOCOLS = ("__dlpack__", "__array_interface__", "__cuda_array_interface__")
+
+
+def host_memory(memory: Any, name: str) -> npt.NDArray[Any] | None:
+    """The memory of a numpy array or a CPU tensor as a numpy array; None for an address.
+
+    Raises
+    ------
+    TypeError
+        Something else, or a tensor that numpy cannot take over DLPack.
+    """
+    if isinstance(memory, np.ndarray):
+        return memory
+    if hasattr(memory, "__dlpack__"):
+        try:
+            return np.from_dlpack(memory)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name}: numpy cannot take this {type(memory).__name__} over DLPack ({error}); "
+                "lend a view of another dtype on the CPU, or its address with nbytes"
+            ) from error
+    try:
+        operator.index(memory)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a numpy array, a tensor on the CPU or an address, got "
+            f"{type(memory).__name__}"
+        ) from None
+    return None

@@ -11,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cakert.sim.arguments import layout, pack
-from cakert.sim.arrays import Array, Lent
+from cakert.sim.arrays import Array, Lent, host_memory, refuse_host_array
 from cakert.sim.copies.tensor_map import DeviceArray, TensorMap
 from cakert.sim.core.code import Code
 from cakert.sim.core.global_memory import GlobalMemory
 from cakert.sim.decode.decoder import decode
+from cakert.sim.fault_names import FAULT_NAMES
+from cakert.sim.faults import PtxError
 from cakert.sim.geometry import geometry
-from cakert.sim.machine.launch import run_launch
+from cakert.sim.machine.launch import MAX_OPERATIONS, run_launch
 from cakert.sim.ptx import read
 from cakert.sim.ptx.model import Function
 from cakert.sim.ptx.model import Module as PtxModule
@@ -49,7 +51,13 @@ class Gpu:
     seed
         Of the interleaving of warps, and of a random schedule.
     ignore
-        Names of faults that are noted in the report and do not end a launch.
+        Names of faults (:data:`cakert.sim.fault_names.FAULT_NAMES`) that are noted in the report
+        and do not end a launch. One that leaves nothing to go on with, a deadlock or a trap, ends
+        it all the same.
+    max_operations
+        Limit of a livelock: operations of all warps in a row during which nothing happened that
+        anybody could wait for. A kernel that computes for longer between two barriers needs a
+        higher one.
 
     Raises
     ------
@@ -65,6 +73,7 @@ class Gpu:
         schedule: Schedule = "eager",
         seed: int = 0,
         ignore: Iterable[str] = (),
+        max_operations: int = MAX_OPERATIONS,
     ) -> None:
         self._architecture = architecture(arch)
         if schedule not in SCHEDULES:
@@ -79,6 +88,12 @@ class Gpu:
         if isinstance(ignore, str):
             raise ValueError(f"ignore must be a collection of fault names, got {ignore!r}")
         self.ignore = frozenset(ignore)
+        unknown = self.ignore - FAULT_NAMES
+        if unknown:
+            raise ValueError(f"ignore must be names of faults, got {_list(unknown)}")
+        self.max_operations = operator.index(max_operations)
+        if self.max_operations < 1:
+            raise ValueError(f"max_operations must be at least 1, got {max_operations}")
         self.memory = GlobalMemory()
         self.lock = threading.RLock()
 
@@ -92,17 +107,25 @@ class Gpu:
         """Compute capability, such as (10, 0)."""
         return self._architecture.capability
 
-    def load_ptx(self, text: str) -> Module:
+    def load_ptx(self, text: str | bytes) -> Module:
         """Read PTX.
+
+        Parameters
+        ----------
+        text
+            The whole file, as text or as its bytes; a NUL at the end, as the driver's image has
+            one, is no part of it.
 
         Raises
         ------
+        TypeError
+            Neither text nor bytes.
         PtxError
             The text cannot be read; names the line.
         ValueError
             Its target does not run on this GPU.
         """
-        ptx = read(text)
+        ptx = read(_ptx_text(text))
         check_target(ptx.target, self._architecture)
         return Module(self, ptx)
 
@@ -137,9 +160,12 @@ class Gpu:
 
         Raises
         ------
+        TypeError
+            An array that is not in the GPU's memory; a box that is no sequence of ints.
         ValueError
-            What cuTensorMapEncodeTiled refuses.
+            What cuTensorMapEncodeTiled refuses; a data type of another size than an element.
         """
+        _check_array(array)
         return TensorMap.for_array(
             array,
             box=box,
@@ -153,7 +179,7 @@ class Gpu:
 
     def lend(
         self,
-        memory: npt.NDArray[Any] | int,
+        memory: Any,
         nbytes: int | None = None,
         *,
         writable: bool = False,
@@ -164,25 +190,30 @@ class Gpu:
         Parameters
         ----------
         memory
-            A C-contiguous numpy array, or an address, whose owner the caller keeps alive.
+            A C-contiguous numpy array; a tensor on the CPU that numpy takes over DLPack; or an
+            address, whose owner the caller keeps alive.
         nbytes
             With an address only.
 
         Raises
         ------
+        TypeError
+            No memory of the host: something else, a tensor on a GPU, one that requires grad or is
+            of a dtype that DLPack and numpy do not share (bfloat16).
         ValueError
             An array with gaps; a read-only one that is to be written; memory that overlaps what
             the GPU has; no size, or one too many.
         """
         owner: object = None
-        if isinstance(memory, np.ndarray):
+        array = host_memory(memory, name)
+        if array is not None:
             if nbytes is not None:
                 raise ValueError("nbytes goes with an address, an array has its own")
-            if not memory.flags.c_contiguous:
-                raise ValueError(f"{name} must be C-contiguous, got strides {memory.strides}")
-            if writable and not memory.flags.writeable:
+            if not array.flags.c_contiguous:
+                raise ValueError(f"{name} must be C-contiguous, got strides {array.strides}")
+            if writable and not array.flags.writeable:
                 raise ValueError(f"{name} is a read-only array and cannot be lent as writable")
-            pointer, nbytes, owner = memory.ctypes.data, memory.nbytes, memory
+            pointer, nbytes, owner = array.ctypes.data, array.nbytes, array
         else:
             pointer = operator.index(memory)
             if nbytes is None:
@@ -288,6 +319,7 @@ class Module:
                 seed=self.gpu.seed,
                 ignore=self.gpu.ignore,
                 progress=progress,
+                max_operations=self.gpu.max_operations,
             )
 
     def _function(self, name: str) -> Function:
@@ -306,3 +338,28 @@ class Module:
                 global_symbols={name: each.pointer for name, each in self.variables.items()},
             )
         return code
+
+
+def _list(names: Iterable[object]) -> str:
+    return ", ".join(sorted(map(repr, names)))
+
+
+def _check_array(array: object) -> None:
+    refuse_host_array("array", array)
+    if isinstance(array, Lent):
+        raise TypeError(
+            "array: lent memory has no shape; pass its pointer to sim.TensorMap.encode(...)"
+        )
+
+
+def _ptx_text(text: str | bytes) -> str:
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            byte = error.object[error.start]
+            raise PtxError(f"line {line}: byte {byte:#04x} is no UTF-8 text") from None
+    if not isinstance(text, str):
+        raise TypeError(f"PTX must be a str or bytes, got {type(text).__name__}")
+    return text.removesuffix("\0")

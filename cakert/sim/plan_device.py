@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cakert.sim.gpu import Gpu, Module, Schedule
+from cakert.sim.machine.launch import MAX_OPERATIONS
 from cakert.sim.report import Report
 
 __all__ = ["SimulatedDevice", "SimulatedKernel", "SimulatedWorkspace", "device"]
@@ -31,6 +32,7 @@ def device(
     schedule: Schedule = "eager",
     seed: int = 0,
     ignore: Iterable[str] = (),
+    max_operations: int = MAX_OPERATIONS,
     progress: Progress | None = None,
 ) -> Iterator[SimulatedDevice]:
     """A device for ``plan_cake_vsa`` whose memory is that of CPU tensors.
@@ -40,13 +42,21 @@ def device(
 
     Parameters
     ----------
-    arch, sms, schedule, seed, ignore
+    arch, sms, schedule, seed, ignore, max_operations
         As of :class:`~cakert.sim.gpu.Gpu`.
     progress
         Called with CTAs done and CTAs in all while a run goes on.
     """
     simulated = SimulatedDevice(
-        Gpu(arch, sms=sms, schedule=schedule, seed=seed, ignore=ignore), progress
+        Gpu(
+            arch,
+            sms=sms,
+            schedule=schedule,
+            seed=seed,
+            ignore=ignore,
+            max_operations=max_operations,
+        ),
+        progress,
     )
     try:
         yield simulated

@@ -108,8 +108,11 @@ def compare_schedules(
 
     Raises
     ------
+    TypeError
+        A run returns something else than a mapping.
     ValueError
-        There is nothing to compare, or the runs return arrays of different names or shapes.
+        There is nothing to compare: fewer than two schedules, or a run that returns no array; or
+        the runs return arrays of different names, shapes or dtypes.
 
     Notes
     -----
@@ -119,9 +122,10 @@ def compare_schedules(
     """
     if schedules is None:
         schedules = [("eager", 0), ("lazy", 0), *(("random", seed) for seed in range(seeds))]
+    schedules = list(schedules)
+    if len(schedules) < 2:
+        raise ValueError(f"at least two schedules are needed, got {len(schedules)}")
     outcomes = [_outcome(run, schedule, seed) for schedule, seed in schedules]
-    if len(outcomes) < 2:
-        raise ValueError(f"at least two schedules are needed, got {len(outcomes)}")
     _check_alike([one for one in outcomes if one.fault is None])
     return Comparison(tuple(outcomes))
 
@@ -131,6 +135,13 @@ def _outcome(run: Run, schedule: str, seed: int) -> Outcome:
         arrays = run(schedule, seed)
     except Fault as fault:
         return Outcome(schedule, seed, {}, fault)
+    if not isinstance(arrays, Mapping):
+        raise TypeError(
+            "run must return the arrays that the kernel wrote, a mapping of names to arrays, got "
+            f"{type(arrays).__name__}"
+        )
+    if not arrays:
+        raise ValueError("run must return the arrays that the kernel wrote, got an empty mapping")
     return Outcome(schedule, seed, {name: np.array(array) for name, array in arrays.items()})
 
 

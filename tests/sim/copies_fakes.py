@@ -67,7 +67,7 @@ class Cta:
         self.ctaid = (rank, 0, 0)
         self.rank = rank
         self.cluster = [self]
-        self.shared = SharedMemory(shared_bytes, num_threads, launch.fault)
+        self.shared = SharedMemory(shared_bytes, launch.fault)
         self.state = {}
         self.sync_epoch = 0
         self.exited = False

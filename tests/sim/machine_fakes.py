@@ -41,6 +41,7 @@ class FakeWarp:
         self.counts = np.zeros(len(code.operations) + 1, np.uint64)
         self.lanes = np.zeros(len(code.operations) + 1, np.uint64)
         self.wavefronts = np.zeros(len(code.operations) + 1, np.uint64)
+        self.synchronised = 0
         self.pc = 0
         self.line, self.text = 1, "first"
         self.wait = None

@@ -43,13 +43,14 @@ class FakeCta:
         self.state = {}
         self.warps = []
         self.at_exit = []
-        self.shared = SharedMemory(shared_bytes, 32 * num_warps, launch.fault)
+        self.shared = SharedMemory(shared_bytes, launch.fault)
 
 
 class FakeWarp:
     def __init__(self, cta, index, layout):
         self.cta = cta
         self.index = index
+        self.synchronised = 0
         self.layout = layout
         self.live = FULL
         # Room for registers that only a test names.

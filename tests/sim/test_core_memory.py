@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from cakert.sim.core.global_memory import GlobalMemory
-from cakert.sim.core.shared_memory import SharedMemory
+from cakert.sim.core.shared_memory import ProxyClock, SharedMemory
 from cakert.sim.faults import Fault, Where
 
 BASE = 1024
 WHERE = Where("kernel", 7, "cp.async.bulk [%r1]", (2, 0, 0), 1)
 
 
-def warp(index):
-    return SimpleNamespace(index=index)
+def warp(index, synchronised=0):
+    return SimpleNamespace(index=index, synchronised=synchronised)
 
 
 def operation(name="copy", where=WHERE):
@@ -28,7 +28,7 @@ def rng():
 
 @pytest.fixture
 def shared():
-    return SharedMemory(4096, 64)
+    return SharedMemory(4096)
 
 
 def addresses(start, count):
@@ -55,9 +55,10 @@ def test_bytes_come_back(shared, rng):
 def test_the_window_has_ends(shared, rng, start):
     values = rng.integers(1, 256, 16, np.uint8)
     with named("shared-out-of-bounds"):
-        write(shared, start, values)
-    with named("shared-out-of-bounds"):
         shared.async_write((start, 16), values, WHERE)
+    with named("shared-out-of-bounds"):
+        write(shared, start, values)
+    shared.proxy_fence(warp(0), 1)
     shared.async_write((BASE, 4096), np.full(4096, 3, np.uint8), WHERE)
     with named("shared-out-of-bounds"):
         shared.generic_read(addresses(start, 16), 0, WHERE)
@@ -95,15 +96,48 @@ def test_a_fence_before_the_write_does_not_count(shared, rng):
         shared.async_read((BASE, 16), WHERE)
 
 
-def test_a_fence_of_the_issuing_warp_counts(shared, rng):
+def test_a_fence_of_the_issuing_warp_counts_after_it_synchronised(shared, rng):
     write(shared, BASE, rng.integers(1, 256, 16, np.uint8), thread=5)
-    shared.proxy_fence(warp(1), 1)
-    shared.async_read((BASE, 16), WHERE)  # WHERE is of warp 1
+    shared.proxy_fence(warp(1), 1)  # before it met the writer at a barrier: WHERE is of warp 1
+    with named("missing-proxy-fence"):
+        shared.async_read((BASE, 16), WHERE)
+    shared.proxy_fence(warp(1, synchronised=shared.now()), 1)
+    shared.async_read((BASE, 16), WHERE)
+
+
+def test_an_asynchronous_write_over_a_generic_one_needs_the_fence(shared, rng):
+    values = rng.integers(1, 256, 16, np.uint8)
+    write(shared, BASE, values, thread=5)
+    with named("missing-proxy-fence"):
+        shared.async_write((BASE, 16), values, WHERE)
+    shared.proxy_fence(warp(0), 1 << 5)
+    shared.async_write((BASE, 16), values, WHERE)
+
+
+def test_a_writer_of_another_cta_fences_for_itself(rng):
+    clock = ProxyClock()
+    own, other = (SharedMemory(4096, rank=rank, clock=clock) for rank in (0, 1))
+    values = rng.integers(1, 256, 16, np.uint8)
+    own.generic_write(addresses(BASE, 16), values, 3, WHERE, rank=1)
+    own.proxy_fence(warp(0), 1 << 3)  # thread 3 of the wrong CTA
+    with pytest.raises(Fault, match=r"missing-proxy-fence.*thread 3 of CTA 1"):
+        own.async_read((BASE, 16), WHERE)
+    other.proxy_fence(warp(0), 1 << 3)
+    np.testing.assert_array_equal(own.async_read((BASE, 16), WHERE), values)
+
+
+def test_hundreds_of_readers_in_flight_are_counted(shared, rng):
+    write(shared, BASE, rng.integers(1, 256, 16, np.uint8))
+    for _ in range(256):
+        shared.begin_async(operation(), [(BASE, 16)], [])
+    with named("shared-in-flight"):
+        write(shared, BASE, np.ones(1, np.uint8))
 
 
 def test_what_the_asynchronous_proxy_wrote_needs_no_fence(shared, rng):
     values = rng.integers(1, 256, 16, np.uint8)
     write(shared, BASE, values, thread=5)
+    shared.proxy_fence(warp(0), 1 << 5)
     shared.async_write((BASE, 16), values[::-1].copy(), WHERE)
     np.testing.assert_array_equal(shared.async_read(addresses(BASE, 16), WHERE), values[::-1])
 
@@ -153,7 +187,7 @@ def test_an_mbarrier_cannot_be_overwritten(shared):
 
 def test_an_ignored_fault_lets_the_access_happen(rng):
     seen = []
-    memory = SharedMemory(256, 32, lambda name, message, **place: seen.append(name))
+    memory = SharedMemory(256, lambda name, message, **place: seen.append(name))
     values = rng.integers(1, 256, 4, np.uint8)
     memory.generic_write(addresses(BASE + 254, 4), values, 0, WHERE)
     assert seen == ["shared-out-of-bounds"] * 2

@@ -66,6 +66,13 @@ def test_a_device_refuses(arguments):
         pass
 
 
+def test_a_device_has_the_options_of_its_gpu():
+    options = {"sms": 3, "schedule": "lazy", "seed": 4, "max_operations": 7}
+    with sim.device("sm_100a", ignore=["tmem-leak"], **options) as device:
+        assert {name: getattr(device.gpu, name) for name in options} == options
+        assert device.gpu.ignore == {"tmem-leak"}
+
+
 @pytest.mark.parametrize("spec", ["sim:sm_100a", "sim", "sm_100a"])
 def test_a_simulated_device_has_no_name(spec):
     with pytest.raises(RuntimeError, match=r"device must be a CUDA device .*got 's"):
@@ -348,7 +355,8 @@ def test_a_closed_device_runs_nothing(rng):
         plan_of(problem, device)
     with pytest.raises(RuntimeError, match=closed):
         cakert.update_cake_vsa(plan, block_mask=problem.pattern["block_mask"])
-    cakert.check_cake_vsa(plan)
+    with pytest.raises(RuntimeError, match=closed):
+        cakert.check_cake_vsa(plan)
     assert np.isnan(given["lse"]).all()
     assert repr(device) == "<closed simulated device sm_100a>"
 

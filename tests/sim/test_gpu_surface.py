@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pathlib
 import threading
 
 import ml_dtypes
@@ -108,6 +109,11 @@ def struct_of(b):
         ({"sms": 0}, "sms must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"ignore": "deadlock"}, "ignore must be a collection of fault names"),
+        (
+            {"ignore": ["deadlock", "dedlock", "uninitialized-shared"]},
+            "ignore must be names of faults, got 'dedlock', 'uninitialized-shared'$",
+        ),
+        ({"max_operations": 0}, "max_operations must be at least 1, got 0"),
     ],
 )
 def test_a_gpu_refuses(arguments, message):
@@ -191,6 +197,14 @@ def test_views_share_memory_and_keep_it(gpu, rng):
         gpu.memory.view(pointer, 4)
 
 
+def test_a_view_of_another_dtype(gpu, rng):
+    values = rng.standard_normal((4, 6)).astype(np.float32)
+    array = gpu.array(values)
+    words = array.view(np.uint16)
+    assert (words.shape, words.pointer) == ((4, 12), array.pointer)
+    assert np.array_equal(words.numpy(), values.view(np.uint16))
+
+
 def test_objects_are_no_arrays(gpu):
     with pytest.raises(TypeError, match="holds numbers"):
         gpu.array(np.array([None]))
@@ -233,6 +247,35 @@ def test_read_only_arrays_are_not_lent_to_be_written(gpu):
     array.flags.writeable = False
     with pytest.raises(ValueError, match="read-only array"):
         gpu.lend(array, writable=True)
+
+
+def test_lending_tensors(gpu, rng):
+    torch = pytest.importorskip("torch")
+    x, out = torch.from_numpy(rng.standard_normal(40).astype(np.float32)), torch.zeros(40)
+    module = gpu.load_ptx(AXPB)
+    with gpu.lend(x) as lent, gpu.lend(out, writable=True) as lent_out:
+        assert (lent.pointer, lent.nbytes) == (x.data_ptr(), 160)
+        module.launch("axpb", grid=1, block=64, args=(lent_out, lent, 40, 2.0, struct_of(1)))
+    assert torch.equal(out, 2 * x + 1)
+    with pytest.raises(ValueError, match="C-contiguous"):
+        gpu.lend(torch.zeros(4, 4).T)
+    for tensor in (torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4, requires_grad=True)):
+        with pytest.raises(TypeError, match="x: numpy cannot take this Tensor over DLPack"):
+            gpu.lend(tensor, name="x")
+
+
+@pytest.mark.parametrize("memory", [1.5, "x", None, [1, 2]])
+def test_only_memory_is_lent(gpu, memory):
+    with pytest.raises(TypeError, match="x must be a numpy array, a tensor on the CPU or an addr"):
+        gpu.lend(memory, name="x")
+
+
+def test_a_tensor_is_no_number(gpu):
+    torch = pytest.importorskip("torch")
+    module = gpu.load_ptx(AXPB)
+    message = "p_y: a torch.Tensor is not in the GPU's memory; pass gpu.array"
+    with pytest.raises(TypeError, match=message):
+        module.launch("axpb", grid=1, block=32, args=(torch.tensor(4), None, 0, 1.0, bytes(8)))
 
 
 @pytest.mark.parametrize("n", [65, 129])
@@ -370,6 +413,18 @@ def test_tensor_maps_are_arguments(gpu, rng):
         module.launch("k", grid=1, block=1, args=(tensor_map, tensor_map))
     with pytest.raises(ValueError, match="box"):
         gpu.tensor_map(array, box=(8, 512))
+    with pytest.raises(ValueError, match="view it with another dtype"):
+        gpu.tensor_map(array, box=(8, 32), data_type="float32")
+    viewed = gpu.tensor_map(array.view(np.float32), box=(8, 32))
+    assert (viewed.data_type, viewed.dims) == ("float32", (32, 64))
+
+
+def test_tensor_maps_are_of_the_gpus_arrays(gpu):
+    array = np.zeros((64, 64), np.float16)
+    with pytest.raises(TypeError, match="array: a numpy array is not in the GPU's memory; pass"):
+        gpu.tensor_map(array, box=(8, 64))
+    with gpu.lend(array) as lent, pytest.raises(TypeError, match="lent memory has no shape"):
+        gpu.tensor_map(lent, box=(8, 64))
 
 
 @pytest.mark.parametrize(
@@ -427,6 +482,40 @@ def test_static_shared_memory_counts(gpu):
     module.launch("k", grid=1, block=32, shared_bytes=227 * 1024 - 4096)
     with pytest.raises(ValueError, match=r"\[0, 228352\] \(232448 less 4096 static\), got 228353"):
         module.launch("k", grid=1, block=32, shared_bytes=227 * 1024 - 4095)
+
+
+def test_the_limit_of_a_livelock(gpu):
+    """Adding up is no sign of progress: the same loop ends under a limit that it does not reach."""
+    body = """
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    mov.u32 %r1, 0;
+$loop:
+    add.s32 %r1, %r1, 1;
+    setp.lt.s32 %p1, %r1, 20000;
+    @%p1 bra $loop;
+    ret;
+    """
+    gpu.load_ptx(entry(body=body)).launch("k", grid=1, block=32)
+    hasty = sim.Gpu("sm_90a", max_operations=1000)
+    with pytest.raises(sim.Fault, match="raise max_operations") as caught:
+        hasty.load_ptx(entry(body=body)).launch("k", grid=1, block=32)
+    assert caught.value.name == "livelock"
+
+
+@pytest.mark.parametrize("end", ["", "\0"])
+def test_text_may_be_bytes(gpu, end):
+    for text in (entry() + end, (entry() + end).encode()):
+        gpu.load_ptx(text).launch("k", grid=1, block=32)
+
+
+def test_what_is_no_text(gpu):
+    with pytest.raises(sim.PtxError):
+        gpu.load_ptx(entry() + "\0\0")
+    with pytest.raises(sim.PtxError, match=r"^line 2: byte 0xff is no UTF-8 text"):
+        gpu.load_ptx(b"//\n\xff")
+    with pytest.raises(TypeError, match="PTX must be a str or bytes, got PosixPath"):
+        gpu.load_ptx(pathlib.Path("k.ptx"))
 
 
 def test_unknown_kernels_and_unreadable_text(gpu):

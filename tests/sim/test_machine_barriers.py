@@ -257,6 +257,7 @@ def test_fences_that_need_do_nothing(monkeypatch, line):
 def test_proxy_fence_counts_for_shared_memory(monkeypatch, line):
     bench = Bench(monkeypatch, line)
     cta = bench.ctas[0]
+    # Thread 3 writes, and its warp fences: lanes of the same warp.
     cta.shared.generic_write(np.array([1024]), np.array([7], np.uint8), 3, bench.warp().where())
     where = bench.warp().where()
     assert fault_name(lambda: cta.shared.async_read((1024, 1), where)) == "missing-proxy-fence"

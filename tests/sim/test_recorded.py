@@ -83,7 +83,7 @@ def test_exact_inputs_are_exact(case):
 
 
 def test_every_recording_has_a_case():
-    assert {path.stem for path in DATA.glob("*.npz")} <= {case.name for case in CASES}
+    assert {path.stem for path in DATA.glob("*.npz")} == {case.name for case in CASES}
     assert len({case.name for case in CASES}) == len(CASES) >= 20
     assert sum(path.stat().st_size for path in DATA.glob("*.npz")) < 400_000
 
@@ -91,8 +91,7 @@ def test_every_recording_has_a_case():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_recorded(case):
     path = DATA / f"{case.name}.npz"
-    if not path.exists():
-        pytest.skip("nothing was recorded yet on a GPU of compute capability 9.0")
+    assert path.exists(), f"no recording: {AGAIN}"
     with np.load(path) as file:
         recorded = {name: file[name] for name in file.files}
     kernel = str(recorded["kernel"])
@@ -125,12 +124,10 @@ def test_nearly_all_random_outputs_are_within_two_units_of_the_recorded():
     parts = []
     for case in CASES:
         path = DATA / f"{case.name}.npz"
-        if case.values == "random" and path.exists():
+        if case.values == "random":
             problem, out, _, _ = simulated(case)
             with np.load(path) as file:
                 parts.append(near(out.view(np.uint16)[stored_rows(case, problem)], file["out"]))
-    if not parts:
-        pytest.skip("nothing was recorded yet on a GPU of compute capability 9.0")
     assert np.concatenate([part.reshape(-1) for part in parts]).mean() >= 0.999
 
 

@@ -88,6 +88,17 @@ def test_unlike_results_are_refused(run):
         compare_schedules(run, seeds=0)
 
 
+@pytest.mark.parametrize("result", [None, np.zeros(3), [("out", np.zeros(1))]])
+def test_runs_return_arrays_by_name(result):
+    with pytest.raises(TypeError, match=f"mapping of names .*got {type(result).__name__}"):
+        compare_schedules(lambda *_: result)
+
+
+def test_runs_return_something():
+    with pytest.raises(ValueError, match=r"run must return the arrays .*empty mapping"):
+        compare_schedules(lambda *_: {})
+
+
 def test_one_schedule_is_no_comparison():
     with pytest.raises(ValueError, match="at least two schedules"):
         compare_schedules(lambda *_: {}, schedules=[("eager", 0)])

@@ -20,9 +20,9 @@ BEFORE = "tcgen05.fence::before_thread_sync;"
 AFTER = "tcgen05.fence::after_thread_sync;"
 
 
-@pytest.fixture(params=SCHEDULES)
-def bench(request) -> Bench:
-    bench = Bench(request.param)
+def ready(schedule: str) -> Bench:
+    """All of tensor memory written, operands of an MMA in place, an mbarrier at BASE + 64."""
+    bench = Bench(schedule)
     bench.alloc(512)
     bench.fill()
     bench.memory.cells[:] = 0x3F803F80
@@ -37,6 +37,11 @@ def bench(request) -> Bench:
     return bench
 
 
+@pytest.fixture(params=SCHEDULES)
+def bench(request) -> Bench:
+    return ready(request.param)
+
+
 def fault_of(bench: Bench, statement: str, warp: int = 0) -> Fault:
     with pytest.raises(Fault) as caught:
         bench.run(statement, warp)
@@ -44,12 +49,10 @@ def fault_of(bench: Bench, statement: str, warp: int = 0) -> Fault:
 
 
 def test_waits_name_what_the_lazy_schedule_must_complete():
-    bench = Bench("lazy")
-    bench.alloc(32)
-    bench.barrier()
+    bench = ready("lazy")
     other = bench.barrier(BASE + 72)
-    bench.set("%r500", 0)
     bench.run(STORE)
+    bench.one(MMA.replace("[%r500]", "[%r503]"))
     bench.commit(address=BASE + 64)
     bench.commit(address=BASE + 72)
     bench.set("%r500", 1)
@@ -57,9 +60,9 @@ def test_waits_name_what_the_lazy_schedule_must_complete():
     wait = bench.run(WAIT_ST)
     engine = bench.launch.engine
     assert engine.perform_one(set(wait.needs())) and wait.ready()
-    assert len(engine) == 3
-    # The second commit must follow the first; the store of the other warp stays in flight.
-    for _ in range(2):
+    assert len(engine) == 4
+    # MMA, commit, commit in this order; the store of the other warp stays in flight.
+    for _ in range(3):
         assert engine.perform_one({(bench.cta, BASE + 72)})
     assert other.completed(0)
     assert [operation.name for operation in engine.pending()] == ["tcgen05.st"]

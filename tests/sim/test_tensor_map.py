@@ -195,8 +195,45 @@ def test_arrays_that_no_map_describes():
         TensorMap.for_array(Array(array), box=(4,))
     with pytest.raises(ValueError, match="element_strides must have an entry for each of 2"):
         TensorMap.for_array(Array(array), box=(4, 4), element_strides=(1,))
+    for box in (8, None, (4.0, 4)):
+        with pytest.raises(TypeError, match="box must be a sequence of 2 ints, got"):
+            TensorMap.for_array(Array(array), box=box)
     with pytest.raises(ValueError, match="data_type must be given"):
         TensorMap.for_array(Array(aligned((8, 32), np.complex64)), box=(4, 4))
+
+
+def test_a_data_type_has_the_size_of_an_element():
+    array = aligned((8, 32), np.float16)
+    with pytest.raises(
+        ValueError,
+        match=r"^data_type float32 has 4 bytes, an element of the array has 2: view it with",
+    ):
+        TensorMap.for_array(Array(array), box=(4, 8), data_type="float32")
+    for data_type in ("uint16", "bfloat16"):
+        tensor_map = TensorMap.for_array(Array(array), box=(4, 8), data_type=data_type)
+        assert tensor_map.data_type == data_type
+    with pytest.raises(ValueError, match="data_type must be one of"):
+        TensorMap.for_array(Array(array), box=(4, 8), data_type="half")
+
+
+@pytest.mark.parametrize(
+    ("view", "options", "message"),
+    [
+        (None, {"box": (257, 1, 64)}, r"box\[0\] must be in 1\.\.256, got 257"),
+        (None, {"box": (1, 0, 64)}, r"box\[1\] must be in 1\.\.256, got 0"),
+        (None, {"box": (1, 1, 12)}, r"box\[2\] must span a multiple of 16 bytes, got 12"),
+        (None, {"swizzle": "64B"}, r"box\[2\] must span at most 64 bytes with swizzle 64B"),
+        (None, {"element_strides": (9, 1, 1)}, r"element_strides\[0\] must be in 1\.\.8, got 9"),
+        (np.s_[:, :0], {}, r"shape\[1\] must be in 1\.\.2\^32, got 0"),
+        (np.s_[::-1], {}, r"strides\[0\] must be a multiple of 16 below 2\^40, got -"),
+        (np.s_[:, ::-1], {}, r"strides\[1\] must be a multiple of 16 below 2\^40, got -"),
+    ],
+)
+def test_messages_count_as_the_array_does(view, options, message):
+    array = aligned((3, 40, 64), np.float16)
+    array = array if view is None else array[view]
+    with pytest.raises(ValueError, match=message):
+        TensorMap.for_array(Array(array), **{"box": (1, 1, 64), **options})
 
 
 def test_types_that_are_encoded_but_not_copied_say_why():

@@ -226,7 +226,9 @@ def _bind_bulk(instruction: Instruction, binder: Binder) -> Handler:
                 continue
             places = np.arange(start, start + nbytes, dtype=np.int64)
             zeros = np.zeros(nbytes, np.uint8)
-            target.shared.generic_write(places, zeros, 32 * warp.index + lane, where)
+            target.shared.generic_write(
+                places, zeros, 32 * warp.index + lane, where, rank=warp.cta.rank
+            )
 
     return handler
 

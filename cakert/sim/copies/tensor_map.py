@@ -7,6 +7,7 @@ im2col maps are not simulated.
 
 from __future__ import annotations
 
+import operator
 import struct
 import zlib
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from cakert.sim.copies.swizzle import SWIZZLES
-from cakert.sim.copies.tensor_map_rules import check
+from cakert.sim.copies.tensor_map_rules import Entry, check, innermost_first, outermost_first
 
 __all__ = [
     "DATA_TYPES",
@@ -208,17 +209,21 @@ class TensorMap:
             l2_promotion,
             oob_fill,
         )
+        return tensor_map._checked(innermost_first)
+
+    def _checked(self, entry: Entry) -> TensorMap:
+        """The map itself; ValueError where it is none, with entries called by ``entry``."""
         for what, value, names in (
-            ("data_type", data_type, tuple(_BY_NAME)),
-            ("interleave", interleave, INTERLEAVES),
-            ("swizzle", swizzle, SWIZZLES),
-            ("l2_promotion", l2_promotion, L2_PROMOTIONS),
-            ("oob_fill", oob_fill, OOB_FILLS),
+            ("data_type", self.data_type, tuple(_BY_NAME)),
+            ("interleave", self.interleave, INTERLEAVES),
+            ("swizzle", self.swizzle, SWIZZLES),
+            ("l2_promotion", self.l2_promotion, L2_PROMOTIONS),
+            ("oob_fill", self.oob_fill, OOB_FILLS),
         ):
             if value not in names:
                 raise ValueError(f"{what} must be one of {', '.join(names)}, got {value!r}")
-        check(tensor_map)
-        return tensor_map
+        check(self, entry)
+        return self
 
     @classmethod
     def for_array(
@@ -247,40 +252,49 @@ class TensorMap:
 
         Raises
         ------
+        TypeError
+            ``box`` or ``element_strides`` is no sequence of ints.
         ValueError
-            As `encode`; also where the innermost stride is not the size of an element, or where
-            the dtype has no data type of its own.
+            As `encode`, with entries counted outermost first as well; also where the innermost
+            stride is not the size of an element, where the dtype has no data type of its own, or
+            where the one given has another size.
         """
         dtype = np.dtype(array.dtype)
         if data_type is None:
             data_type = _BY_DTYPE.get(dtype)
             if data_type is None:
                 raise ValueError(f"data_type must be given for an array of dtype {dtype}")
+        elif data_type in _BY_NAME:
+            # A packed type has no bytes of its own for an element.
+            size, rest = divmod(_BY_NAME[data_type].bits, 8)
+            if size and not rest and size != dtype.itemsize:
+                raise ValueError(
+                    f"data_type {data_type} has {size} bytes, an element of the array has "
+                    f"{dtype.itemsize}: view it with another dtype"
+                )
         rank = len(array.shape)
-        if len(box) != rank:
-            raise ValueError(f"box must have an entry for each of {rank} dimensions, got {box}")
-        if element_strides is not None and len(element_strides) != rank:
-            raise ValueError(
-                f"element_strides must have an entry for each of {rank} dimensions, "
-                f"got {element_strides}"
-            )
+        extents = _entries("box", box, rank)
+        steps = (1,) * rank
+        if element_strides is not None:
+            steps = _entries("element_strides", element_strides, rank)
         if rank and array.shape[-1] > 1 and array.strides[-1] != dtype.itemsize:
             raise ValueError(
                 f"array must be contiguous in its last dimension: its stride must be "
                 f"{dtype.itemsize} bytes, got {array.strides[-1]}"
             )
-        return cls.encode(
+        tensor_map = cls(
             data_type,
             array.pointer,
-            array.shape[::-1],
-            array.strides[-2::-1] if rank > 1 else (),
-            tuple(box)[::-1],
-            None if element_strides is None else tuple(element_strides)[::-1],
-            interleave=interleave,
-            swizzle=swizzle,
-            l2_promotion=l2_promotion,
-            oob_fill=oob_fill,
+            tuple(array.shape[::-1]),
+            tuple(array.strides[-2::-1]) if rank > 1 else (),
+            extents[::-1],
+            steps[::-1],
+            interleave,
+            swizzle,
+            l2_promotion,
+            oob_fill,
         )
+        return tensor_map._checked(outermost_first(rank))
 
     @property
     def rank(self) -> int:
@@ -353,3 +367,14 @@ class TensorMap:
             l2_promotion=L2_PROMOTIONS[fields[5]],
             oob_fill=OOB_FILLS[fields[6]],
         )
+
+
+def _entries(name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """One int a dimension, as given."""
+    try:
+        entries = tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of {rank} ints, got {values!r}") from None
+    if len(entries) != rank:
+        raise ValueError(f"{name} must have an entry for each of {rank} dimensions, got {entries}")
+    return entries

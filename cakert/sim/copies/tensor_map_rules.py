@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from cakert.sim.copies.swizzle import SPAN
 
 if TYPE_CHECKING:
     from cakert.sim.copies.tensor_map import TensorMap
 
-__all__ = ["check"]
+__all__ = ["Entry", "check", "innermost_first", "outermost_first"]
+
+# What a message calls entry i, counted as in cuda.h, of the argument of a name.
+Entry: TypeAlias = Callable[[str, int], str]
 
 _ALIGN_16B = ("16u4_align16b", "16u6_align16b")
 _SWIZZLES_OF = {
@@ -18,19 +22,36 @@ _SWIZZLES_OF = {
 }
 
 
-def check(tensor_map: TensorMap) -> None:
+def innermost_first(name: str, i: int) -> str:
+    """The entry as cuda.h counts it: "box[0]" is that of the contiguous dimension."""
+    return f"{name}[{i}]"
+
+
+def outermost_first(rank: int) -> Entry:
+    """Entries as numpy counts those of an array of ``rank`` dimensions, "dims" being its shape."""
+
+    def entry(name: str, i: int) -> str:
+        # The contiguous dimension has no entry in strides.
+        i += name == "strides"
+        return f"{'shape' if name == 'dims' else name}[{rank - 1 - i}]"
+
+    return entry
+
+
+def check(tensor_map: TensorMap, entry: Entry = innermost_first) -> None:
     """Raise ValueError for the first constraint that a map breaks.
 
     The driver reports CUDA_ERROR_INVALID_VALUE and no more; the messages here name the argument,
-    its range and its value. Sequences are innermost first, as in cuda.h.
+    its range and its value. Sequences of the map are innermost first, as in cuda.h; ``entry`` tells
+    how the messages count.
     """
     _check_rank(tensor_map)
     _check_address(tensor_map)
-    _check_dims(tensor_map)
-    _check_strides(tensor_map)
-    _check_box(tensor_map)
-    _check_element_strides(tensor_map)
-    _check_swizzle(tensor_map)
+    _check_dims(tensor_map, entry)
+    _check_strides(tensor_map, entry)
+    _check_box(tensor_map, entry)
+    _check_element_strides(tensor_map, entry)
+    _check_swizzle(tensor_map, entry)
     _check_fill(tensor_map)
 
 
@@ -70,10 +91,10 @@ def _check_address(tensor_map: TensorMap) -> None:
         _refuse("global_address", must, f"{address:#x}")
 
 
-def _check_dims(tensor_map: TensorMap) -> None:
+def _check_dims(tensor_map: TensorMap, entry: Entry) -> None:
     for i, dim in enumerate(tensor_map.dims):
         if not 1 <= dim <= 1 << 32:
-            _refuse(f"dims[{i}]", "be in 1..2^32", dim)
+            _refuse(entry("dims", i), "be in 1..2^32", dim)
     multiple = 1
     if tensor_map.data_type in _ALIGN_16B:
         multiple = 128
@@ -81,43 +102,47 @@ def _check_dims(tensor_map: TensorMap) -> None:
         multiple = 2
     if tensor_map.dims[0] % multiple:
         must = f"be a multiple of {multiple} for data type {tensor_map.data_type}"
-        _refuse("dims[0]", must, tensor_map.dims[0])
+        _refuse(entry("dims", 0), must, tensor_map.dims[0])
 
 
-def _check_strides(tensor_map: TensorMap) -> None:
+def _check_strides(tensor_map: TensorMap, entry: Entry) -> None:
     multiple, why = _granularity(tensor_map)
     for i, stride in enumerate(tensor_map.strides):
         if not 0 <= stride < 1 << 40 or stride % multiple:
-            _refuse(f"strides[{i}]", f"be a multiple of {multiple} below 2^40{why}", stride)
+            _refuse(entry("strides", i), f"be a multiple of {multiple} below 2^40{why}", stride)
 
 
-def _check_box(tensor_map: TensorMap) -> None:
+def _check_box(tensor_map: TensorMap, entry: Entry) -> None:
     for i, extent in enumerate(tensor_map.box):
         if not 1 <= extent <= 256:
-            _refuse(f"box[{i}]", "be in 1..256", extent)
+            _refuse(entry("box", i), "be in 1..256", extent)
     if tensor_map.data_type in _ALIGN_16B and tensor_map.box[0] != 128:
-        _refuse("box[0]", f"be 128 for data type {tensor_map.data_type}", tensor_map.box[0])
+        _refuse(entry("box", 0), f"be 128 for data type {tensor_map.data_type}", tensor_map.box[0])
     bits = tensor_map.box[0] * tensor_map.type.bits
     if tensor_map.interleave == "none" and bits % 128:
         _refuse(
-            "box[0]", "span a multiple of 16 bytes", f"{tensor_map.box[0]} ({bits / 8:g} bytes)"
+            entry("box", 0),
+            "span a multiple of 16 bytes",
+            f"{tensor_map.box[0]} ({bits / 8:g} bytes)",
         )
 
 
-def _check_element_strides(tensor_map: TensorMap) -> None:
+def _check_element_strides(tensor_map: TensorMap, entry: Entry) -> None:
     for i, step in enumerate(tensor_map.element_strides):
         if not 1 <= step <= 8:
-            _refuse(f"element_strides[{i}]", "be in 1..8", step)
+            _refuse(entry("element_strides", i), "be in 1..8", step)
 
 
-def _check_swizzle(tensor_map: TensorMap) -> None:
+def _check_swizzle(tensor_map: TensorMap, entry: Entry) -> None:
     swizzle, interleave = tensor_map.swizzle, tensor_map.interleave
     if interleave == "32B" and swizzle != "32B":
         _refuse("swizzle", "be 32B with interleave 32B", swizzle)
     span = SPAN[swizzle]
     inner = tensor_map.box[0] * tensor_map.type.bits // 8
     if interleave == "none" and span and inner > span:
-        _refuse("box[0]", f"span at most {span} bytes with swizzle {swizzle}", f"{inner} bytes")
+        _refuse(
+            entry("box", 0), f"span at most {span} bytes with swizzle {swizzle}", f"{inner} bytes"
+        )
     if tensor_map.data_type == "16u6_align16b" and interleave != "none":
         _refuse("interleave", "be none for data type 16u6_align16b", interleave)
     allowed = _SWIZZLES_OF.get(tensor_map.data_type)

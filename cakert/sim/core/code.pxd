@@ -28,6 +28,7 @@ cdef enum Flag:
     GUARDED = 8
     GUARD_NEGATED = 16
     SIGNED = 32     # a load extends the sign
+    SYNCHRONISES = 64  # after it the warp knows what others did before theirs
 
 cdef enum:
     MAX_VECTOR = 8

@@ -120,4 +120,6 @@ cdef uint8_t flags_of(dict entry) except? 255:
             flags |= GUARD_NEGATED
     if entry.get("signed"):
         flags |= SIGNED
+    if entry.get("synchronises"):
+        flags |= SYNCHRONISES
     return flags

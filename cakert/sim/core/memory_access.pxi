@@ -36,6 +36,11 @@ cdef inline uint64_t address_of(Warp warp, Op* op, Py_ssize_t lane) noexcept nog
     )
 
 
+cdef inline bint outside(uint64_t address, uint64_t nbytes, uint64_t size) noexcept nogil:
+    """Whether [address, address + nbytes) is not within [0, size); the sum may wrap."""
+    return nbytes > size or address > size - nbytes
+
+
 cdef int fault_at(Warp warp, str name, str message, str advice, Py_ssize_t lane) except -1:
     warp.cta.launch.fault(
         name, f"lane {lane} {message}", where=warp.where(), advice=advice
@@ -83,13 +88,13 @@ cdef uint8_t* locate(
     if space == GENERIC_SPACE:
         if address >> WINDOW_SHIFT == 1:
             space = SHARED_SPACE
-            address &= 0xFFFFFFFF
+            address &= WINDOW_MASK
         elif address >> WINDOW_SHIFT == 2:
             space = LOCAL_SPACE
-            address &= 0xFFFFFFFF
+            address &= WINDOW_MASK
         elif address >> WINDOW_SHIFT == 3:
             space = PARAM_SPACE
-            address &= 0xFFFFFFFF
+            address &= WINDOW_MASK
         else:
             space = GLOBAL_SPACE
     if space == GLOBAL_SPACE:
@@ -116,7 +121,7 @@ cdef uint8_t* locate(
             shared.note_store(address, nbytes, warp.first_thread + <uint32_t>lane)
         return shared.bytes + address
     if space == LOCAL_SPACE:
-        if address + nbytes > <uint64_t>warp.code.local_bytes:
+        if outside(address, nbytes, warp.code.local_bytes):
             fault_at(
                 warp, "local-out-of-bounds",
                 f"accesses {nbytes} byte(s) at {address:#x} of {warp.code.local_bytes} bytes of "
@@ -124,7 +129,7 @@ cdef uint8_t* locate(
             )
             return NULL
         return warp.local + lane * warp.code.local_bytes + address
-    if write or address + nbytes > warp.params_size:
+    if write or outside(address, nbytes, warp.params_size):
         fault_at(
             warp, "param-out-of-bounds",
             f"{'writes' if write else 'reads'} {nbytes} byte(s) at {address:#x} of "
@@ -183,7 +188,7 @@ cdef int store(Warp warp, Op* op, uint32_t mask) except -1:
     cdef Py_ssize_t lane_bytes = 8 if op.register_bits == 64 else 4
     if op.space == SHARED_SPACE:
         count_wavefronts(warp, op, mask)
-    warp.shared.clock += 1
+    warp.shared.clock.now += 1
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue

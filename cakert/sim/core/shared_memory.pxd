@@ -18,6 +18,13 @@ cdef enum Conflict:
     UNFENCED_COPY
 
 
+cdef class ProxyClock:
+    cdef object buffers
+    cdef uint32_t now
+    cdef uint32_t* thread_fence
+    cdef uint32_t* warp_fence
+
+
 cdef class SharedMemory:
     cdef readonly object data
     cdef readonly Py_ssize_t size
@@ -25,14 +32,12 @@ cdef class SharedMemory:
     cdef object buffers
     cdef uint8_t* bytes
     cdef uint8_t* state
-    cdef uint8_t* reading
-    cdef uint8_t* writing
+    cdef uint16_t* reading
+    cdef uint16_t* writing
     cdef uint16_t* writer
     cdef uint32_t* written_at
-    cdef uint32_t* thread_fence
-    cdef uint32_t* warp_fence
-    cdef uint32_t clock
-    cdef Py_ssize_t num_threads
+    cdef ProxyClock clock
+    cdef readonly Py_ssize_t rank
     cdef dict in_flight
     cdef dict owners
 

@@ -22,6 +22,21 @@ _FENCE_ADVICE = (
 )
 
 
+cdef class ProxyClock:
+    """When the threads of a cluster last fenced, on a clock of generic writes.
+
+    Writers are numbered 1024 * rank + thread; the clock moves with every store instruction.
+    """
+
+    def __cinit__(self):
+        threads = np.zeros(MOST_RANKS * CTA_THREADS, np.uint32)
+        warps = np.zeros(MOST_RANKS * CTA_THREADS // 32, np.uint32)
+        self.buffers = (threads, warps)
+        self.thread_fence = pointer32(threads)
+        self.warp_fence = pointer32(warps)
+        self.now = 0
+
+
 cdef class SharedMemory:
     """Shared memory of one CTA.
 
@@ -29,10 +44,12 @@ cdef class SharedMemory:
     ----------
     nbytes : int
         Static plus dynamic shared memory in bytes; it starts at address 1024.
-    num_threads : int
-        Threads of the CTA.
     faults : callable, optional
         ``faults(name, message, where=, advice=)``: raises, or returns where the fault is ignored.
+    rank : int
+        Of the CTA in its cluster, below 16.
+    clock : ProxyClock, optional
+        Of its cluster.
 
     Attributes
     ----------
@@ -42,39 +59,36 @@ cdef class SharedMemory:
         End of the window: 1024 + nbytes.
     """
 
-    def __cinit__(self, Py_ssize_t nbytes, Py_ssize_t num_threads, faults=None):
+    def __cinit__(
+        self, Py_ssize_t nbytes, faults=None, *, Py_ssize_t rank=0, ProxyClock clock=None,
+    ):
         cdef Py_ssize_t size = RESERVED_BYTES + nbytes
         self.size = size
-        self.num_threads = num_threads
+        self.rank = rank
+        self.clock = ProxyClock() if clock is None else clock
         self.faults = faults
         self.in_flight = {}
         self.owners = {}
         self.data = np.full(size, 0xFF, np.uint8)
-        state, reading, writing = (np.zeros(size, np.uint8) for _ in range(3))
-        writer = np.zeros(size, np.uint16)
+        state = np.zeros(size, np.uint8)
+        reading, writing, writer = (np.zeros(size, np.uint16) for _ in range(3))
         written_at = np.zeros(size, np.uint32)
-        thread_fence = np.zeros(max(num_threads, 1), np.uint32)
-        warp_fence = np.zeros(num_threads // 32 + 1, np.uint32)
-        self.buffers = (state, reading, writing, writer, written_at, thread_fence, warp_fence)
+        self.buffers = (state, reading, writing, writer, written_at)
         self.bytes = pointer8(self.data)
         self.state = pointer8(state)
-        self.reading = pointer8(reading)
-        self.writing = pointer8(writing)
-        cdef uint16_t[::1] writers = writer
-        self.writer = &writers[0]
+        self.reading = pointer16(reading)
+        self.writing = pointer16(writing)
+        self.writer = pointer16(writer)
         self.written_at = pointer32(written_at)
-        self.thread_fence = pointer32(thread_fence)
-        self.warp_fence = pointer32(warp_fence)
-        self.clock = 0
 
     # --- the generic proxy ------------------------------------------------------------------
 
     cdef Conflict check_load(self, uint64_t address, uint32_t nbytes) noexcept nogil:
         cdef uint64_t i
-        if address < RESERVED_BYTES_C or address + nbytes > <uint64_t>self.size:
+        if address < RESERVED_BYTES_C or address > <uint64_t>self.size - nbytes:
             return OUT_OF_BOUNDS
         cdef uint8_t all_written = WRITTEN
-        cdef uint8_t pending = 0
+        cdef uint16_t pending = 0
         for i in range(address, address + nbytes):
             all_written &= self.state[i]
             pending |= self.writing[i]
@@ -84,10 +98,10 @@ cdef class SharedMemory:
 
     cdef Conflict check_store(self, uint64_t address, uint32_t nbytes) noexcept nogil:
         cdef uint64_t i
-        if address < RESERVED_BYTES_C or address + nbytes > <uint64_t>self.size:
+        if address < RESERVED_BYTES_C or address > <uint64_t>self.size - nbytes:
             return OUT_OF_BOUNDS
         cdef uint8_t reserved = 0
-        cdef uint8_t pending = 0
+        cdef uint16_t pending = 0
         for i in range(address, address + nbytes):
             reserved |= self.state[i] & RESERVED
             pending |= self.reading[i] | self.writing[i]
@@ -100,7 +114,7 @@ cdef class SharedMemory:
         for i in range(address, address + nbytes):
             self.state[i] = (self.state[i] | WRITTEN | GENERIC) & ~COPIED
             self.writer[i] = <uint16_t>thread
-            self.written_at[i] = self.clock
+            self.written_at[i] = self.clock.now
 
     def generic_read(self, addresses, threads, where):
         """Read bytes as threads of the CTA do.
@@ -134,11 +148,13 @@ cdef class SharedMemory:
             out[i] = self.bytes[places[i]]
         return result
 
-    def generic_write(self, addresses, values, threads, where, bint copied=False):
+    def generic_write(self, addresses, values, threads, where, bint copied=False, rank=None):
         """Write bytes as threads of the CTA do; arguments as in `generic_read`.
 
         Parameters
         ----------
+        rank : int, optional
+            Of the writing threads' CTA, where it is another one of the cluster.
         copied : bool
             The writer is a non-bulk cp.async: to leave out the proxy fence behind it is a fault of
             its own name, because compilers in wide use do.
@@ -152,7 +168,8 @@ cdef class SharedMemory:
         cdef Conflict conflict
         if data.shape[0] != places.shape[0]:
             raise ValueError(f"{places.shape[0]} addresses but {data.shape[0]} bytes")
-        self.clock += 1
+        cdef int64_t first = CTA_THREADS * <int64_t>(self.rank if rank is None else rank)
+        self.clock.now += 1
         for i in range(places.shape[0]):
             conflict = self.check_store(<uint64_t>places[i], 1)
             if conflict != NO_CONFLICT:
@@ -160,19 +177,25 @@ cdef class SharedMemory:
                 if conflict == OUT_OF_BOUNDS:
                     continue
             self.bytes[places[i]] = data[i]
-            self.note_store(<uint64_t>places[i], 1, <uint32_t>who[i])
+            self.note_store(<uint64_t>places[i], 1, <uint32_t>(first + who[i]))
             if copied:
                 self.state[places[i]] |= COPIED
 
     def proxy_fence(self, warp, uint32_t mask):
-        """Execute ``fence.proxy.async`` in the lanes of ``mask`` of a warp."""
-        cdef Py_ssize_t first = 32 * <Py_ssize_t>warp.index
+        """Execute ``fence.proxy.async`` in the lanes of ``mask`` of a warp.
+
+        For writes of other warps it counts as far as the warp has synchronised with them.
+        """
+        cdef Py_ssize_t first = CTA_THREADS * self.rank + 32 * <Py_ssize_t>warp.index
         cdef Py_ssize_t lane
         for lane in range(32):
-            if (mask >> lane) & 1 and first + lane < self.num_threads:
-                self.thread_fence[first + lane] = self.clock
-        if first < self.num_threads:
-            self.warp_fence[first // 32] = self.clock
+            if (mask >> lane) & 1:
+                self.clock.thread_fence[first + lane] = self.clock.now
+        self.clock.warp_fence[first // 32] = warp.synchronised
+
+    def now(self):
+        """The cluster's clock of generic writes."""
+        return self.clock.now
 
     # --- the asynchronous proxy -------------------------------------------------------------
 
@@ -229,6 +252,8 @@ cdef class SharedMemory:
         cdef Py_ssize_t n
         cdef int64_t start = 0
         cdef int64_t at
+        cdef Conflict conflict
+        cdef int64_t issuer = getattr(where, "warp", -1)
         cdef bint dense = isinstance(addresses, tuple)
         if dense:
             start, n = addresses
@@ -244,17 +269,17 @@ cdef class SharedMemory:
                 continue
             if self.state[at] & RESERVED:
                 self.explain(OVERWRITTEN, at, 1, True, where)
+            if self.state[at] & GENERIC and self.unfenced(at, issuer):
+                conflict = UNFENCED_COPY if self.state[at] & COPIED else UNFENCED
+                self.explain(conflict, at, 1, True, where)
             self.bytes[at] = data[i]
             self.state[at] = (self.state[at] | WRITTEN) & ~(GENERIC | COPIED)
 
     cdef bint unfenced(self, int64_t at, int64_t issuer) noexcept nogil:
         cdef uint32_t when = self.written_at[at]
-        cdef uint16_t thread = self.writer[at]
-        if thread < self.num_threads and self.thread_fence[thread] >= when:
+        if self.clock.thread_fence[self.writer[at]] >= when:
             return False
-        return not (
-            0 <= issuer <= self.num_threads // 32 and self.warp_fence[issuer] >= when
-        )
+        return issuer < 0 or self.clock.warp_fence[32 * self.rank + issuer] < when
 
     def begin_async(self, operation, reads, writes):
         """Mark the ranges ((start, nbytes), ...) that an operation in flight reads and writes.
@@ -344,9 +369,11 @@ cdef class SharedMemory:
         else:
             by = "a cp.async of thread" if conflict == UNFENCED_COPY else "thread"
             name = "cp-async-unfenced" if conflict == UNFENCED_COPY else "missing-proxy-fence"
+            writer = self.writer[address]
+            peer = "" if writer // CTA_THREADS == self.rank else f" of CTA {writer // CTA_THREADS}"
             message = (
-                f"{place} through the asynchronous proxy; {by} {self.writer[address]} wrote it "
-                "through the generic proxy and no fence.proxy.async lies between."
+                f"{place} through the asynchronous proxy; {by} {writer % CTA_THREADS}{peer} wrote "
+                "it through the generic proxy and no fence.proxy.async lies between."
             )
             advice = _FENCE_ADVICE
         if self.faults is None:
@@ -368,10 +395,17 @@ cdef class SharedMemory:
 
 cdef enum:
     RESERVED_BYTES_C = 1024
+    CTA_THREADS = 1024
+    MOST_RANKS = 16
 
 
 cdef uint8_t* pointer8(object array) except NULL:
     cdef uint8_t[::1] view = array
+    return &view[0]
+
+
+cdef uint16_t* pointer16(object array) except NULL:
+    cdef uint16_t[::1] view = array
     return &view[0]
 
 

@@ -22,6 +22,7 @@ cdef class Warp:
     cdef readonly object lanes              # lanes in which it was executed, uint64
     cdef readonly object wavefronts         # shared-memory wavefronts beyond the ideal, uint64
     cdef readonly uint32_t live
+    cdef readonly uint32_t synchronised
     cdef readonly Py_ssize_t pc             # of the operation being executed
     cdef object file
     cdef object busy_array
@@ -51,6 +52,9 @@ cdef class Warp:
 
     cdef Py_ssize_t select(self)
     cdef bint gathered(self, Py_ssize_t path)
+    cdef bint at_warp_barrier(self, Py_ssize_t path)
+    cdef release_barrier(self, Py_ssize_t path)
+    cdef int check_members(self, Op* op, uint32_t active) except -1
     cdef Py_ssize_t merge(self, Py_ssize_t path)
     cdef bint lower_ready(self, Py_ssize_t path)
     cdef drop(self, Py_ssize_t path)

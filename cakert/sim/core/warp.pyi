@@ -24,6 +24,7 @@ class Warp:
     lanes: npt.NDArray[np.uint64]
     wavefronts: npt.NDArray[np.uint64]
     live: int
+    synchronised: int
     pc: int
     def __init__(self, cta: Any, index: int, code: Code, num_threads: int) -> None: ...
     def run(self, budget: int) -> int: ...

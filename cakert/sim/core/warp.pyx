@@ -14,7 +14,7 @@ import numpy as np
 from cakert.sim.core.code cimport (
     ACTIVE_MASK, ALIGNED, BRANCH, BRANCH_INDEXED, EXIT, GENERIC_SPACE, GLOBAL_SPACE, GUARDED,
     GUARD_NEGATED, HANDLER, LANE, LEADER, LOAD, LOCAL_SPACE, MEMBERS, NOTHING, PARAM_SPACE,
-    SHARED_SPACE, SIGNED, STORE,
+    SHARED_SPACE, SIGNED, STORE, SYNCHRONISES,
 )
 from cakert.sim.core.lane_ops cimport lane_functions
 from cakert.sim.core.shared_memory cimport NO_CONFLICT, OUT_OF_BOUNDS, Conflict
@@ -30,11 +30,17 @@ PARAM_BASE = 3 << 48
 cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
 
+cdef uint64_t WINDOW_MASK = (<uint64_t>1 << 48) - 1
+
 cdef enum:
     WINDOW_SHIFT = 48
     RANK_SHIFT = 24
     OFFSET_MASK = 0xFFFFFF
     BANKS = 32
+    # Operations of the budget that a Python handler counts for beside its own.
+    HANDLER_COST = 49
+    # Operations after which lanes that went apart take turns: one may wait for another.
+    PATH_QUANTUM = 250
 
 cdef class Warp:
     """Thirty-two lanes of a CTA.
@@ -57,6 +63,8 @@ cdef class Warp:
         A mask of lanes each.
     live : int
         Mask of the lanes that have not exited.
+    synchronised : int
+        Clock of generic writes at its latest barrier or wait for one.
     counts, lanes : numpy.ndarray of uint64
         How often each operation was executed, and in how many lanes all told.
     """
@@ -72,7 +80,8 @@ cdef class Warp:
         self.code = code
         self.shared = cta.shared
         self.memory = cta.launch.memory
-        self.first_thread = 32 * index
+        self.first_thread = 1024 * cta.rank + 32 * index
+        self.synchronised = 0
 
         # A row of 64 bits starts at a multiple of 256 bytes.
         self.file = np.array(code.template, np.uint8)
@@ -137,11 +146,13 @@ cdef class Warp:
         cdef uint32_t active
         cdef uint32_t taken
         cdef int64_t left = budget
+        cdef int64_t chosen
         cdef bint keep
         while self.num_paths > 0:
             # After a slice that ran out, the lanes furthest ahead get one: a loop that polls what
             # they will write would otherwise keep them waiting for ever.
             keep = self.rotate
+            chosen = left
             path = self.select()
             self.rotate = False
             if path < 0:
@@ -162,6 +173,9 @@ cdef class Warp:
                     self.path_pc[path] = pc
                     path = self.merge(path)
                     mask = self.path_mask[path]
+                    if chosen - left > PATH_QUANTUM and self.num_paths > 1:
+                        self.rotate = True
+                        break
                     if not keep and self.lower_ready(path):
                         break
                 if op.flags & (ALIGNED | MEMBERS):
@@ -169,6 +183,8 @@ cdef class Warp:
                     if not self.gathered(path):
                         self.path_state[path] = GATHERING
                         break
+                    if op.kind == NOTHING and self.num_paths > 1:
+                        self.release_barrier(path)
                     keep = False
                 active = mask
                 if op.flags & GUARDED:
@@ -177,6 +193,8 @@ cdef class Warp:
                 left -= 1
                 self.executed[pc] += 1
                 self.executed_lanes[pc] += __builtin_popcount(active)
+                if op.flags & MEMBERS and active != 0:
+                    self.check_members(op, active)
                 if self.num_busy > 0 and active != 0 and op.touched_end > op.touched_begin:
                     check_busy(self, op)
                 if active == 0:
@@ -200,8 +218,11 @@ cdef class Warp:
                         break
                 elif op.kind == HANDLER:
                     self.path_pc[path] = pc
+                    left -= HANDLER_COST
                     wait = self.code.handlers[pc](self, active)
                     if wait is None:
+                        if op.flags & SYNCHRONISES:
+                            self.synchronised = self.shared.clock.now
                         pc += 1
                     else:
                         if active != mask:
@@ -245,6 +266,8 @@ cdef class Warp:
                     self.pc = self.path_pc[path]
                     if wait.finish is not None:
                         wait.finish()
+                    if self.code.ops[self.path_pc[path]].flags & SYNCHRONISES:
+                        self.synchronised = self.shared.clock.now
                     self.path_pc[path] += 1
                     self.path_state[path] = READY
         return self.num_paths > 0 and self.select() >= 0
@@ -315,6 +338,7 @@ cdef class Warp:
         cdef uint32_t need = 0
         cdef uint32_t* members
         cdef Py_ssize_t lane
+        cdef Py_ssize_t other
         if op.flags & ALIGNED:
             need = self.live
         else:
@@ -323,7 +347,48 @@ cdef class Warp:
                 if (mask >> lane) & 1:
                     need |= members[lane]
             need &= self.live
+            if op.kind == NOTHING:
+                # bar.warp.sync joins lanes wherever they execute one, not only at one place.
+                for other in range(self.num_paths):
+                    if other != path and self.at_warp_barrier(other):
+                        mask |= self.path_mask[other]
         return need & ~mask == 0
+
+    cdef bint at_warp_barrier(self, Py_ssize_t path):
+        cdef Op* op = &self.code.ops[self.path_pc[path]]
+        return (
+            self.path_state[path] == GATHERING and op.kind == NOTHING and (op.flags & MEMBERS) != 0
+        )
+
+    cdef release_barrier(self, Py_ssize_t path):
+        """Let the paths go on that wait at another bar.warp.sync for the lanes of this one."""
+        cdef Py_ssize_t other
+        cdef Py_ssize_t lane
+        cdef uint32_t mask = self.path_mask[path]
+        cdef uint32_t need = 0
+        cdef Op* op = &self.code.ops[self.path_pc[path]]
+        cdef uint32_t* members = <uint32_t*>(self.registers + 128 * <Py_ssize_t>op.members)
+        for lane in range(32):
+            if (mask >> lane) & 1:
+                need |= members[lane]
+        for other in range(self.num_paths):
+            if other != path and self.at_warp_barrier(other) and self.path_mask[other] & need:
+                self.path_pc[other] += 1
+                self.path_state[other] = READY
+
+    cdef int check_members(self, Op* op, uint32_t active) except -1:
+        cdef uint32_t* members = <uint32_t*>(self.registers + 128 * <Py_ssize_t>op.members)
+        cdef Py_ssize_t lane
+        for lane in range(32):
+            if (active >> lane) & 1 and not (members[lane] >> lane) & 1:
+                self.cta.launch.fault(
+                    "lane-outside-membermask",
+                    f"lane {lane} executes it with the membermask {members[lane]:#010x}.",
+                    where=self.where(),
+                    advice="Every lane that executes the instruction must be in its mask.",
+                )
+                return 0
+        return 0
 
     cdef Py_ssize_t merge(self, Py_ssize_t path):
         """Join the other paths that stand at the same instruction; the path's new number."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cakert.sim.core.lanes import lanes_of
 from cakert.sim.decode.binder import Binder, Handler, register_bits
 from cakert.sim.faults import Where
+from cakert.sim.machine.addresses import resolve_shared
 from cakert.sim.ptx.model import Instruction, Vector
 
 __all__ = ["INSTRUCTIONS"]
@@ -29,7 +30,7 @@ _IGNORED = frozenset(
     ["relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys", "noftz"]
 )
 _SPACES = frozenset(["global", "shared", "shared::cta", "shared::cluster"])
-_OFFSET = (1 << 32) - 1
+_OFFSET = (1 << 48) - 1
 
 
 def _increment(old: Values, limit: Values, _: Values) -> Values:
@@ -136,9 +137,8 @@ def _shared(warp: Any, space: str, address: int) -> tuple[Any, int] | None:
     """The shared memory that an address means, and the offset in it; None for global memory."""
     if space == "global" or (not space and address >> 48 != 1):
         return None
-    rank = (address & _OFFSET) >> 24
-    memory = warp.cta.shared if rank == 0 else warp.cta.cluster[rank - 1].shared
-    return memory, address & 0xFFFFFF
+    cta, offset = resolve_shared(warp.cta, address & _OFFSET, "shared::cluster", warp.where)
+    return cta.shared, offset
 
 
 def _read(warp: Any, space: str, address: int, nbytes: int, where: Where) -> Values:
@@ -156,7 +156,8 @@ def _write(warp: Any, space: str, address: int, value: Values, where: Where, thr
         warp.cta.launch.memory.view(address, value.size, where, write=True)[:] = value
     else:
         memory, offset = shared
-        memory.generic_write(np.arange(offset, offset + value.size), value, thread, where)
+        places = np.arange(offset, offset + value.size)
+        memory.generic_write(places, value, thread, where, rank=warp.cta.rank)
 
 
 INSTRUCTIONS = {"atom": _bind, "red": _bind}

@@ -14,7 +14,7 @@ from cakert.sim.decode.core_rules import CORE_RULES
 from cakert.sim.decode.lane_rules import bind_lane
 from cakert.sim.decode.layout import RegisterLayout
 from cakert.sim.decode.table import handler_rules
-from cakert.sim.faults import PtxError
+from cakert.sim.faults import PtxError, UnsupportedInstruction
 from cakert.sim.ptx.model import (
     Address,
     Function,
@@ -35,6 +35,12 @@ SHARED_START = 1024
 
 # Instructions that an asynchronous owner of registers may name again; they check it themselves.
 _UNCHECKED = ("wgmma",)
+
+# Local memory of a thread in bytes (CUDA programming guide, technical specifications).
+_MOST_LOCAL = 512 * 1024
+
+# After these a warp's proxy fence covers what others wrote before.
+_SYNCHRONISING = ("bar.", "barrier.", "mbarrier.test_wait", "mbarrier.try_wait")
 
 # The ISA makes these aligned without the word.
 _ALIGNED = ("bar.sync", "bar.red", "bar.arrive", "bar.cta")
@@ -130,6 +136,17 @@ def decode(
     local, local_bytes = _place_local(function)
     symbols = {**global_symbols, **shared, **local}
     symbols |= {name: offset for name, offset, _ in parameters}
+    for instruction in function.body:
+        if instruction.opcode == "call":
+            raise UnsupportedInstruction(
+                f"line {instruction.line}: `{instruction.text}`: calls of device functions are not "
+                "executed; compile with optimisation, so that they are inlined"
+            )
+    if local_bytes > _MOST_LOCAL:
+        raise PtxError(
+            f"line {function.line}: {function.name} needs {local_bytes} bytes of local memory a "
+            f"thread; a GPU has {_MOST_LOCAL}"
+        )
     layout = RegisterLayout()
     entries: list[Fields] = []
     starts: list[int] = []
@@ -174,8 +191,16 @@ def _bind(instruction: Instruction, binder: Binder) -> list[Fields]:
         common["guard_negated"] = instruction.guard_negated
     if "aligned" in instruction.modifiers or instruction.name.startswith(_ALIGNED):
         common["aligned"] = True
-    bound = _bind_varying(instruction, binder) or _bind_core(instruction, binder)
-    bound = bound or _bind_lanes(instruction, binder) or _bind_handler(instruction, binder)
+    if instruction.name.startswith(_SYNCHRONISING):
+        common["synchronises"] = True
+    try:
+        bound = _bind_varying(instruction, binder) or _bind_core(instruction, binder)
+        bound = bound or _bind_lanes(instruction, binder) or _bind_handler(instruction, binder)
+    except PtxError:
+        raise
+    except (IndexError, ValueError):
+        # A rule met fewer operands, or others, than the instruction has.
+        binder.fail("the operands are not those of the instruction")
     if bound is None:
         binder.fail(f"the simulator does not know the instruction {instruction.name}")
     if instruction.opcode not in _UNCHECKED:

@@ -121,7 +121,6 @@ def resolve_shared(
             )
             return cta, address & OFFSET_MASK
         address -= SHARED_BASE
-    address &= 0xFFFFFFFF
     rank = address >> RANK_SHIFT
     offset = address & OFFSET_MASK
     if rank == 0:

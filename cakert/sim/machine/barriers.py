@@ -83,7 +83,7 @@ class NamedBarriers:
         current = self._rounds.get(number)
         if current is None:
             current = self._rounds[number] = _Round(kind, count)
-        if current.count != count:
+        if self._taken(current.count) != self._taken(count):
             fault(
                 "barrier-count",
                 f"barrier {number} is used with {self._threads(count)} here and with "
@@ -178,6 +178,10 @@ class NamedBarriers:
         launch = self.cta.launch
         text = next((text for _, at, text in launch.code.operations if at == line), "")
         return Where(launch.kernel, line, text, self.cta.ctaid, index)
+
+    def _taken(self, count: int | None) -> int:
+        """Threads that a barrier takes: without a count, those of all warps."""
+        return 32 * self.cta.num_warps if count is None else count
 
     def _threads(self, count: int | None) -> str:
         return "all threads of the CTA" if count is None else f"{count} threads"

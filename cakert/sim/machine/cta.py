@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cakert.sim.core.shared_memory import SharedMemory
+from cakert.sim.core.shared_memory import ProxyClock, SharedMemory
 from cakert.sim.core.warp import Warp
 from cakert.sim.machine.barriers import NamedBarriers
 from cakert.sim.machine.clusters import ClusterBarrier
@@ -53,7 +53,9 @@ class Cta:
     exited : bool
     """
 
-    def __init__(self, launch: Launch, ctaid: Triple, rank: int, smid: int) -> None:
+    def __init__(
+        self, launch: Launch, ctaid: Triple, rank: int, smid: int, clock: ProxyClock
+    ) -> None:
         self.launch = launch
         self.ctaid = ctaid
         self.rank = rank
@@ -67,7 +69,7 @@ class Cta:
         self.exited = False
         self.tmem: Any = None
         nbytes = launch.static_shared + launch.shared_bytes
-        self.shared = SharedMemory(nbytes, self.num_threads, launch.fault)
+        self.shared = SharedMemory(nbytes, launch.fault, rank=rank, clock=clock)
         self.mbarriers = MbarrierTable(self)
         self.barriers = NamedBarriers(self)
         self.cluster_barrier: ClusterBarrier
@@ -123,10 +125,11 @@ def make_cluster(launch: Launch, index: int, smids: list[int]) -> list[Cta]:
     clusters = [extent // size for extent, size in zip(launch.grid, launch.cluster, strict=True)]
     corner = unravel(index, (clusters[0], clusters[1], clusters[2]))
     cluster = []
+    clock = ProxyClock()
     for rank, smid in enumerate(smids):
         inner = unravel(rank, launch.cluster)
         x, y, z = (c * s + i for c, s, i in zip(corner, launch.cluster, inner, strict=True))
-        cluster.append(Cta(launch, (x, y, z), rank, smid))
+        cluster.append(Cta(launch, (x, y, z), rank, smid, clock))
     barrier = ClusterBarrier(cluster)
     for cta in cluster:
         cta.cluster = cluster

@@ -46,6 +46,8 @@ _SHORT_SLICE = 16
 _RANDOM_MEAN_SLICE = 30.0
 _RANDOM_MAX_SLICE = 200
 _RANDOM_CTAS = 4
+# Slices for each warp after which another CTA starts beside those: they may poll for it.
+_SLICES_TO_START = 2_000
 
 
 class _Seat:
@@ -178,16 +180,25 @@ class InOrder(Scheduler):
         super().__init__(launch, progress)
         self._quiet_busy = 0
         self._quiet_spin = 0
+        self._rounds = 0
 
     def turn(self) -> None:
         """One round over all seats."""
         before = self.launch.progress
         ran = busy = False
+        if self._rounds >= _BUSY_ROUNDS:
+            # They may poll for a CTA that has not started, progressing all the while; twice as
+            # many, or a grid barrier would take a round for each CTA of the grid.
+            self._rounds = 0
+            for _ in range(len(self.launch.resident)):
+                if not self.start():
+                    break
         for seat in list(self.seats):
             if self.can_run(seat):
                 ran = True
                 if self.run_slice(seat, _SLICE) not in (BLOCKED, EXITED):
                     busy = True
+        self._rounds += busy
         if not ran:
             self._quiet_busy = self._quiet_spin = 0
             self.make_something_happen(spinning=False)
@@ -211,12 +222,17 @@ class Seeded(Scheduler):
         super().__init__(launch, progress)
         self.random = random.Random(launch.seed)
         self._quiet = 0
+        self._slices = 0
 
     def turn(self) -> None:
         """One slice of one warp."""
         launch = self.launch
         while len(launch.resident) < min(launch.sms, _RANDOM_CTAS) and self.start():
             pass
+        self._slices += 1
+        if self._slices > _SLICES_TO_START * max(len(self.seats), 1):
+            self._slices = 0
+            self.start()
         launch.engine.tick()
         seat = self._pick()
         if seat is None:

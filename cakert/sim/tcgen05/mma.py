@@ -296,7 +296,10 @@ def _multiply(
 ) -> None:
     descriptor = issue.descriptor
     if issue.accumulate:
-        memory.check_written(writes, issue.where, "the accumulator D")
+        enabled = [Region(one.lanes & ~issue.disabled, one.start, one.stop) for one in writes]
+        memory.check_written(
+            tuple(one for one in enabled if one.lanes), issue.where, "the accumulator D"
+        )
     memory.check_written(reads, issue.where, "operand A")
     b = _operand(issue.b_shared, descriptor.n, descriptor, memory, issue.where, is_a=False)
     a = None

@@ -69,6 +69,8 @@ def _targets(
 def _commit(warp: Warp, lane: int, targets: list[tuple[Cta, int]], where: Where) -> None:
     memory = tensor_memory(warp.cta)
     covered = memory.uncommitted(warp.index, lane)
+    # Those of other threads are not tracked (PTX ISA "tcgen05.commit"): nothing holds it back.
+    own = any(one.tensor and (one.warp, one.lane) == (warp.index, lane) for one in memory.pending)
     for access in covered:
         access.committed = where
     for cta, offset in targets:
@@ -86,7 +88,7 @@ def _commit(warp: Warp, lane: int, targets: list[tuple[Cta, int]], where: Where)
             where,
             warp.cta,
             perform,
-            order=("tensor", warp.cta),
+            order=("tensor", warp.cta) if own else None,
             signals=targets,
         )
     )
