@@ -28,7 +28,7 @@ cdef class ProxyClock:
 cdef class SharedMemory:
     cdef readonly object data
     cdef readonly Py_ssize_t size
-    cdef object faults                      # callable (name, message, where, advice) -> NoReturn or None
+    cdef object faults                      # callable (name, message, where, advice)
     cdef object buffers
     cdef uint8_t* bytes
     cdef uint8_t* state
@@ -47,4 +47,6 @@ cdef class SharedMemory:
     cdef bint unfenced(self, int64_t at, int64_t issuer) noexcept nogil
     cdef count(self, reads, writes, int step)
     cdef culprit(self, uint64_t address, bint store)
-    cdef explain(self, Conflict conflict, uint64_t address, uint32_t nbytes, bint store, object where)
+    cdef explain(
+        self, Conflict conflict, uint64_t address, uint32_t nbytes, bint store, object where
+    )

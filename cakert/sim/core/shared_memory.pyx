@@ -17,8 +17,8 @@ from cakert.sim.faults import Fault
 RESERVED_BYTES = 1024
 
 _FENCE_ADVICE = (
-    "Execute fence.proxy.async after the writes (each writing thread, before the barrier that hands "
-    "over to the issuing thread)."
+    "Execute fence.proxy.async after the writes (each writing thread, before the barrier that "
+    "hands over to the issuing thread)."
 )
 
 

@@ -48,7 +48,8 @@ cdef class Warp:
     Parameters
     ----------
     cta : Cta
-        With ``launch`` (``memory``, ``param_bytes``, ``fault``), ``shared``, ``cluster``, ``ctaid``.
+        With ``launch`` (``memory``, ``param_bytes``, ``fault``), ``shared``, ``cluster``,
+        ``rank``, ``ctaid``.
     index : int
         Of the warp in its CTA.
     code : Code

@@ -314,6 +314,7 @@ def store_matrices(
         if addresses[lane] >= WINDOW_END or addresses[lane] & 15:
             return False
     shared.clock.now += 1
+    cdef uint32_t writer = 1024 * <uint32_t>shared.rank + <uint32_t>first_thread
     for matrix in range(count):
         for row in range(8):
             address = addresses[8 * matrix + row]
@@ -334,7 +335,7 @@ def store_matrices(
                 half = <uint16_t>(word >> (16 * index))
                 at = addresses[8 * matrix + row] + 2 * column
                 memcpy(shared.bytes + at, &half, 2)
-                shared.note_store(at, 2, 1024 * <uint32_t>shared.rank + first_thread + <uint32_t>lane)
+                shared.note_store(at, 2, writer + <uint32_t>lane)
     return True
 
 
