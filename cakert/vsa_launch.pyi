@@ -13,6 +13,7 @@ class HostKernel(Protocol):
         self,
         params: bytes,
         regions: tuple[tuple[str, int, int, bool], ...],
+        maps: tuple[dict[str, Any], ...],
         grid: int,
         threads: int,
         shared_bytes: int,
@@ -42,6 +43,7 @@ class VsaCall:
         grid: int,
         threads: int,
         shared_bytes: int,
+        tensor_maps: bool,
         keep_alive: tuple[Any, ...],
     ) -> None: ...
     @property

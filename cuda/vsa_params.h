@@ -68,8 +68,8 @@ typedef struct CakeVsaParams {
 } CakeVsaParams;
 
 /* The driver's CUtensorMap, whose contents are nobody's business; here, because kernel sources do
- * not include cuda.h. The hardware wants it at a multiple of 64 bytes. */
-#define CAKE_TENSOR_MAP_ALIGNMENT 64
+ * not include cuda.h. Aligned as by cuda.h of toolkit 13 (64 bytes were enough for toolkit 12). */
+#define CAKE_TENSOR_MAP_ALIGNMENT 128
 
 typedef struct CakeTensorMap {
   uint64_t opaque[16];

@@ -45,7 +45,7 @@ struct HopperTraits {
   static constexpr int kMinCtas = kGroups == 2 ? 1 : CAKE_CTAS;
 
   // A tile is kept in panels of kPanel columns, each row as wide as the swizzle.
-  static constexpr int kPanel = kHeadDim % 64 == 0 ? 64 : 32;
+  static constexpr int kPanel = CAKE_MAP_PANEL(kHeadDim);
   static constexpr int kWidth = kPanel * 2;
   static constexpr int kPanels = kHeadDim / kPanel;
   static constexpr int kPanelBytes = kBlock * kWidth;
