@@ -4,7 +4,6 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 cdef extern from "vsa_params.h":
     enum:
         CAKE_VSA_PARAMS_VERSION
-        CAKE_TENSOR_MAP_ALIGNMENT
         CAKE_MAP_OUT_TOKENS
 
     uint32_t CAKE_MAP_PANEL(uint32_t head_dim)
