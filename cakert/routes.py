@@ -82,9 +82,13 @@ _FAMILIES = (
 _only: ContextVar[str | None] = ContextVar("only", default=None)
 
 
-def families(capability: tuple[int, int]) -> tuple[str, ...]:
-    """Families with kernels for a device, the preferred one first."""
-    return tuple(family.name for family in _FAMILIES if capability in family.capabilities)
+def families(capability: tuple[int, int] | None = None) -> tuple[str, ...]:
+    """All families, or those with kernels for a capability, the preferred one first."""
+    return tuple(
+        family.name
+        for family in _FAMILIES
+        if capability is None or capability in family.capabilities
+    )
 
 
 @contextmanager
@@ -98,9 +102,8 @@ def only(family: str) -> Iterator[None]:
     ValueError
         There is no such family.
     """
-    known = [each.name for each in _FAMILIES]
-    if family not in known:
-        raise ValueError(f"family must be one of {', '.join(known)}, got {family!r}")
+    if family not in families():
+        raise ValueError(f"family must be one of {', '.join(families())}, got {family!r}")
     token = _only.set(family)
     try:
         yield

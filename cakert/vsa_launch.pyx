@@ -108,7 +108,7 @@ cdef class VsaCall:
     cdef CakeVsaParams constants
     cdef cu.CUlaunchConfig config
     cdef Expected expected[NUM_TENSORS]
-    cdef tuple maps                  # what each map describes but its address; empty without maps
+    cdef readonly tuple maps         # arguments of each map but its address; empty without maps
     cdef uint64_t encoded[NUM_MAPS][16]  # not CakeTensorMap: objects are not aligned like it
 
     def __init__(

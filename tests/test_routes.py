@@ -49,6 +49,7 @@ def test_a_family_can_be_forced():
 
 
 def test_families_of_a_device():
+    assert routes.families() == ("sm90", "portable")
     assert routes.families((9, 0)) == ("sm90", "portable")
     assert routes.families((10, 3)) == ("portable",)
     assert routes.families((8, 0)) == ()
