@@ -44,8 +44,8 @@ from cakert.runtime import tensormap
 class Workload:
     """A random pattern: each query block of each head selects `low` to `high` KV blocks.
 
-    With a `grid` the blocks are cubes of a video's latent, and `near` of the selected ones are those
-    whose centres are nearest.
+    With a `grid` the blocks are cubes of a video's latent, and `near` of the selected ones are
+    those whose centres are nearest.
     """
 
     name: str
