@@ -68,6 +68,7 @@ def extensions() -> list[Extension]:
         "cakert.runtime.arguments",
         "cakert.runtime.library",
         "cakert.runtime.memory",
+        "cakert.runtime.tensormap",
         "cakert.vsa_launch",
         "cakert.sim.core.code",
         "cakert.sim.core.global_memory",
@@ -97,7 +98,7 @@ PACKAGES = [
     "cakert.sim.tcgen05",
 ]
 PACKAGE_DATA = {
-    "cakert": ["py.typed", "*.pyi", "*.pxd", "*.pyx"],
+    "cakert": ["py.typed", "*.pyi", "*.pxd", "*.pxi", "*.pyx"],
     "cakert.cubins": ["*.cubin", "*.ptx.xz", "manifest.json"],
     "cakert.runtime": ["*.pyi", "*.pxd", "*.pxi", "*.pyx", "*.h"],
     "cakert.sim.core": ["*.pyi", "*.pxd", "*.pxi", "*.pyx", "*.h"],

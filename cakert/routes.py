@@ -6,10 +6,12 @@ to; here is only what the host decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Route", "choose"]
+__all__ = ["Route", "choose", "families", "only"]
 
 # How dtypes are spelled in kernel names.
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
@@ -27,11 +29,14 @@ class Route:
         Kernel source that it comes from.
     grid
         Thread blocks on grid x, from the number of rows (query heads x query blocks).
+    tensor_maps
+        Whether the kernel takes tensor maps of q, k, v and out behind CakeVsaParams.
     """
 
     name: str
     family: str
     grid: Callable[[int], int]
+    tensor_maps: bool
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class _Family:
     head_dims: frozenset[int]
     dtypes: frozenset[str]
     grid: Callable[[int], int]
+    tensor_maps: bool
 
 
 def _block_per_row(rows: int) -> int:
@@ -54,14 +60,55 @@ def _block_per_row(rows: int) -> int:
 # The first line that takes a problem is its route.
 _FAMILIES = (
     _Family(
+        name="sm90",
+        capabilities=frozenset({(9, 0)}),
+        blocks=frozenset({64, 128}),
+        head_dims=frozenset({64, 96, 128}),
+        dtypes=frozenset({"float16", "bfloat16"}),
+        grid=_block_per_row,
+        tensor_maps=True,
+    ),
+    _Family(
         name="portable",
         capabilities=frozenset({(9, 0), (10, 0), (10, 3)}),
         blocks=frozenset({64, 128}),
         head_dims=frozenset({64, 96, 128}),
         dtypes=frozenset({"float16", "bfloat16"}),
         grid=_block_per_row,
+        tensor_maps=False,
     ),
 )
+
+_only: ContextVar[str | None] = ContextVar("only", default=None)
+
+
+def families(capability: tuple[int, int] | None = None) -> tuple[str, ...]:
+    """All families, or those with kernels for a capability, the preferred one first."""
+    return tuple(
+        family.name
+        for family in _FAMILIES
+        if capability is None or capability in family.capabilities
+    )
+
+
+@contextmanager
+def only(family: str) -> Iterator[None]:
+    """Let plans of this thread take no other family, where kernels are compared.
+
+    For tests and tools: no part of the contract, and plans made before keep their kernel.
+
+    Raises
+    ------
+    ValueError
+        There is no such family.
+    """
+    if family not in families():
+        raise ValueError(f"family must be one of {', '.join(families())}, got {family!r}")
+    token = _only.set(family)
+    try:
+        yield
+    finally:
+        _only.reset(token)
 
 
 def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) -> Route:
@@ -81,18 +128,22 @@ def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) ->
     RuntimeError
         No kernel takes it; names the problem and the capabilities that have kernels.
     """
+    wanted = _only.get()
     for family in _FAMILIES:
         if (
-            capability in family.capabilities
+            wanted in (None, family.name)
+            and capability in family.capabilities
             and R in family.blocks
             and head_dim in family.head_dims
             and dtype in family.dtypes
         ):
             name = f"cake_vsa_{family.name}_r{R}_d{head_dim}_{_SHORT[dtype]}"
-            return Route(name, family.name, family.grid)
-    known = sorted({capability for family in _FAMILIES for capability in family.capabilities})
+            return Route(name, family.name, family.grid, family.tensor_maps)
+    considered = [family for family in _FAMILIES if wanted in (None, family.name)]
+    known = sorted({capability for family in considered for capability in family.capabilities})
+    kernel = "kernel" if wanted is None else f"{wanted} kernel"
     raise RuntimeError(
-        f"no kernel for compute capability {capability[0]}.{capability[1]}, R = {R}, "
+        f"no {kernel} for compute capability {capability[0]}.{capability[1]}, R = {R}, "
         f"head_dim = {head_dim}, {dtype}; capabilities with kernels: "
         + ", ".join(f"{major}.{minor}" for major, minor in known)
     )

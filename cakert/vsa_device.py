@@ -299,6 +299,7 @@ def make_call(
         grid=route.grid(problem.num_qo_heads * problem.q_blocks),
         threads=record.threads,
         shared_bytes=record.shared_bytes,
+        tensor_maps=route.tensor_maps,
         keep_alive=tuple(workspace.values()),
     )
 

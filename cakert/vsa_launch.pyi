@@ -13,6 +13,7 @@ class HostKernel(Protocol):
         self,
         params: bytes,
         regions: tuple[tuple[str, int, int, bool], ...],
+        maps: tuple[dict[str, Any], ...],
         grid: int,
         threads: int,
         shared_bytes: int,
@@ -42,12 +43,15 @@ class VsaCall:
         grid: int,
         threads: int,
         shared_bytes: int,
+        tensor_maps: bool,
         keep_alive: tuple[Any, ...],
     ) -> None: ...
     @property
     def kernel(self) -> Kernel | HostKernel: ...
     @property
     def device(self) -> int: ...
+    @property
+    def maps(self) -> tuple[dict[str, Any], ...]: ...
     def run(
         self, q: Any, k: Any, v: Any, out: Any, lse: Any, return_lse: bool, stream: Any = None
     ) -> Any: ...

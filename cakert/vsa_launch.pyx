@@ -1,16 +1,15 @@
 """The launch of a plan: checks the tensors of a run, fills CakeVsaParams, calls the driver.
 
-The parameters that a plan fixes are packed once; a run copies them to the C stack, adds five
-addresses and launches. A call writes nothing shared, so threads and streams may share a plan.
-A kernel that is not the driver's gets the same bytes in a Python call: the simulator.
+The parameters that a plan fixes are packed once, and its tensor maps encoded once where the kernel
+takes them; a run copies both to the C stack, sets addresses and launches. A call writes nothing
+shared, so threads and streams may share a plan. A kernel that is not the driver's gets the same
+bytes, and maps as descriptions, in a Python call: the simulator.
 """
-import sys
-
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cuda.bindings cimport cydriver as cu
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from cakert.runtime.driver cimport check, enter_context, leave_context
 from cakert.runtime.library cimport Kernel
@@ -19,45 +18,17 @@ from cakert.runtime.tensor cimport (
     device_text, dtype_name, is_packed, is_tensor, must_outlive_launch, release_view,
     resolve_stream, view_tensor,
 )
+from cakert.runtime.tensormap cimport encode_map, replace_address
+from cakert.vsa_params cimport (
+    CAKE_MAP_OUT_TOKENS, CAKE_MAP_PANEL, CAKE_VSA_PARAMS_VERSION, CakeTensorMap, CakeVsaParams,
+)
 
 from cakert import arrays
 
-cdef extern from "vsa_params.h":
-    enum:
-        CAKE_VSA_PARAMS_VERSION
-
-    ctypedef struct CakeVsaParams:
-        const void* q
-        const void* k
-        const void* v
-        void* out
-        float* lse
-        const void* row_blocks
-        const int32_t* row_counts
-        const int32_t* kv_block_lens
-        const uint32_t* tile_order
-        uint32_t version
-        uint32_t index_bytes
-        uint32_t row_stride
-        uint32_t num_rows
-        uint32_t q_tokens
-        uint32_t kv_tokens
-        uint32_t q_blocks
-        uint32_t kv_blocks
-        uint32_t num_qo_heads
-        uint32_t num_kv_heads
-        float sm_scale
-
 cdef enum:
     ALIGNMENT = 16                   # bytes: the kernels read and write 16 at a time
-    Q = 0
-    K = 1
-    V = 2
-    OUT = 3
-    LSE = 4
-    NUM_TENSORS = 5
 
-cdef tuple NAMES = ("q", "k", "v", "out", "lse")
+include "vsa_tensors.pxi"
 
 
 cdef struct Expected:
@@ -65,6 +36,35 @@ cdef struct Expected:
     int32_t ndim
     uint8_t code
     uint8_t bits
+
+
+cdef int check_layout(str name, tuple layout, bint tensor_maps) except -1:
+    """Hold a kernel's parameters, (offset, size) each, to what this module passes."""
+    cdef list sizes = [<int>sizeof(CakeVsaParams)]
+    cdef str wanted = f"one CakeVsaParams of {sizeof(CakeVsaParams)} bytes"
+    if tensor_maps:
+        sizes += [<int>sizeof(CakeTensorMap)] * NUM_MAPS
+        wanted += f" and {<int>NUM_MAPS} tensor maps of {sizeof(CakeTensorMap)} bytes"
+    # Offsets are the assembler's: it aligns a map in the constant bank, not among the parameters.
+    if [size for _, size in layout] != sizes:
+        raise ValueError(f"{name} must take {wanted}; its parameters (offset, size) are {layout}")
+    return 0
+
+
+cdef dict describe_map(
+    str dtype, uint32_t head_dim, uint64_t heads, uint64_t tokens, uint32_t box_tokens
+):
+    """The map of a packed (tokens, heads, head_dim) tensor, as cuda/vsa_params.h has it."""
+    cdef uint32_t panel = CAKE_MAP_PANEL(head_dim)
+    cdef uint64_t head_bytes = 2 * head_dim
+    return {
+        "data_type": dtype,
+        "dims": (head_dim, heads, tokens),
+        "strides": (head_bytes, head_bytes * heads),
+        "box": (panel, 1, box_tokens),
+        "swizzle": f"{2 * panel}B",
+        "l2_promotion": "128B",
+    }
 
 
 @cython.final
@@ -76,9 +76,10 @@ cdef class VsaCall:
     kernel : Kernel or object
         Takes one CakeVsaParams; loaded on ``device``. Any other than a driver's Kernel reads
         memory of the host, and has ``name``, ``place`` (what messages call its device),
-        ``layout`` ((offset, size) of each parameter) and ``launch_packed(params, regions, grid,
-        threads, shared_bytes)``, which returns when the work is done: ``params`` are the bytes of
-        CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each.
+        ``layout`` ((offset, size) of each parameter) and ``launch_packed(params, regions, maps,
+        grid, threads, shared_bytes)``, which returns when the work is done: ``params`` are the
+        bytes of CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each,
+        ``maps`` one dict a tensor map, with the arguments of `runtime.tensormap.encode`.
     device : int
         Of the driver; unused by another kernel.
     M, N, block, num_qo_heads, num_kv_heads, head_dim : int
@@ -92,6 +93,8 @@ cdef class VsaCall:
         Entries between two rows' lists, and the size of an entry.
     grid, threads, shared_bytes : int
         Geometry: thread blocks on x, threads of each, dynamic shared memory in bytes.
+    tensor_maps : bool
+        Whether the kernel takes four tensor maps behind CakeVsaParams: of q, k, v and out.
     keep_alive : tuple
         Owners of the addresses.
     """
@@ -105,13 +108,15 @@ cdef class VsaCall:
     cdef CakeVsaParams constants
     cdef cu.CUlaunchConfig config
     cdef Expected expected[NUM_TENSORS]
+    cdef readonly tuple maps         # arguments of each map but its address; empty without maps
+    cdef uint64_t encoded[NUM_MAPS][16]  # not CakeTensorMap: objects are not aligned like it
 
     def __init__(
         self, object kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
         uint32_t num_qo_heads, uint32_t num_kv_heads, uint32_t head_dim, str dtype, float sm_scale,
         uint64_t row_blocks, uint64_t row_counts, uint64_t kv_block_lens, uint64_t tile_order,
         uint32_t row_stride, uint32_t index_bytes, uint32_t grid, uint32_t threads,
-        uint32_t shared_bytes, tuple keep_alive,
+        uint32_t shared_bytes, bint tensor_maps, tuple keep_alive,
     ):
         cdef tuple layout
         if isinstance(kernel, Kernel):
@@ -121,11 +126,7 @@ cdef class VsaCall:
         else:
             self.place = kernel.place
             layout = kernel.layout
-        if len(layout) != 1 or layout[0][1] != sizeof(CakeVsaParams):
-            raise ValueError(
-                f"{kernel.name} must take one CakeVsaParams of {sizeof(CakeVsaParams)} bytes; its "
-                f"parameters (offset, size) are {layout}"
-            )
+        check_layout(kernel.name, layout, tensor_maps)
         self.kernel = kernel
         self.device = device
         self.dtype = dtype
@@ -163,6 +164,42 @@ cdef class VsaCall:
         self.expect(LSE, M, num_qo_heads, 1, DL_FLOAT, 32)
         self.expected[LSE].ndim = 2
 
+        self.maps = ()
+        if tensor_maps:
+            self.maps = (
+                describe_map(dtype, head_dim, num_qo_heads, M, block),
+                describe_map(dtype, head_dim, num_kv_heads, N, block),
+                describe_map(dtype, head_dim, num_kv_heads, N, block),
+                describe_map(dtype, head_dim, num_qo_heads, M, CAKE_MAP_OUT_TOKENS),
+            )
+            if self.loaded is not None:
+                self.encode_maps(row_blocks)
+
+    cdef int encode_maps(self, uint64_t anywhere) except -1:
+        """Encode the maps; every run replaces their address, which must only be a valid one."""
+        cdef CakeTensorMap target
+        cdef int which
+        for which in range(NUM_MAPS):
+            described = <dict>self.maps[which]
+            encode_map(
+                <cu.CUtensorMap*>&target, described["data_type"], anywhere, described["dims"],
+                described["strides"], described["box"], described["swizzle"],
+                described["l2_promotion"], self.device,
+            )
+            memcpy(&self.encoded[which][0], &target, sizeof(target))
+        return 0
+
+    cdef int point_maps(
+        self, CakeTensorMap* maps, void** arguments, const TensorView* views
+    ) except -1:
+        """Copy the plan's maps to the caller's stack, at the tensors of a run."""
+        cdef int which
+        for which in range(NUM_MAPS):
+            memcpy(&maps[which], &self.encoded[which][0], sizeof(CakeTensorMap))
+            replace_address(<cu.CUtensorMap*>&maps[which], views[which].data)
+            arguments[which] = &maps[which]
+        return 0
+
     cdef void expect(
         self, int which, int64_t tokens, int64_t heads, int64_t dim, uint8_t code, uint8_t bits
     ) noexcept:
@@ -182,7 +219,8 @@ cdef class VsaCall:
         cdef TensorView views[NUM_TENSORS]
         cdef CakeVsaParams params = self.constants
         cdef cu.CUlaunchConfig config = self.config
-        cdef void* arguments[1]
+        cdef CakeTensorMap maps[NUM_MAPS]
+        cdef void* arguments[1 + NUM_MAPS]
         cdef cu.CUresult status
         cdef int pushed, which
         for which in range(NUM_TENSORS):
@@ -207,6 +245,8 @@ cdef class VsaCall:
             arguments[0] = &params
             pushed = enter_context(self.device)
             try:
+                if self.maps:
+                    self.point_maps(maps, &arguments[1], views)
                 with nogil:
                     status = cu.cuLaunchKernelEx(
                         &config, <cu.CUfunction>self.loaded.handle, arguments, NULL
@@ -255,9 +295,13 @@ cdef class VsaCall:
         for which in range(NUM_TENSORS if with_lse else LSE):
             address, size = <uint64_t>views[which].data, num_bytes(&views[which])
             regions.append((NAMES[which], address, size, which >= OUT))
+        cdef list maps = []
+        for which, described in enumerate(self.maps):
+            maps.append({**described, "global_address": <uint64_t>views[which].data})
         self.kernel.launch_packed(
             PyBytes_FromStringAndSize(<const char*>params, sizeof(CakeVsaParams)),
             tuple(regions),
+            tuple(maps),
             self.config.gridDimX,
             self.config.blockDimX,
             self.config.sharedMemBytes,
@@ -344,53 +388,3 @@ cdef class VsaCall:
                 f"{<uint64_t>view.data:#x}"
             )
         return 0
-
-
-cdef void set_addresses(
-    CakeVsaParams* params, const TensorView* views, bint with_lse
-) noexcept nogil:
-    params.q = views[Q].data
-    params.k = views[K].data
-    params.v = views[V].data
-    params.out = views[OUT].data
-    params.lse = <float*>views[LSE].data if with_lse else NULL
-
-
-cdef tuple axes(const int64_t* values, int ndim):
-    return tuple([values[axis] for axis in range(ndim)])
-
-
-cdef int refuse_grad(int which) except -1:
-    # Only torch gives the attribute this meaning, and only while grad is recorded.
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled():
-        raise RuntimeError(
-            f"{NAMES[which]} requires grad, and run_cake_vsa is forward only: detach the tensor or "
-            "call under torch.no_grad()"
-        )
-    return 0
-
-
-cdef int refuse_read_only(int which, object tensor, const TensorView* view) except -1:
-    # JAX exports its immutable arrays without the read-only flag. A borrowed view is never JAX's.
-    if view.readonly or (view.owner != NULL and arrays.framework_of(tensor) == "jax"):
-        raise ValueError(f"{NAMES[which]} is read-only: it must be writable memory")
-    return 0
-
-
-cdef uint64_t num_bytes(const TensorView* view) noexcept nogil:
-    cdef uint64_t count = view.bits // 8
-    cdef int axis
-    for axis in range(view.ndim):
-        count *= <uint64_t>view.shape[axis]
-    return count
-
-
-cdef int refuse_overlap(int output, int other, const TensorView* views) except -1:
-    cdef uint64_t a = <uint64_t>views[output].data
-    cdef uint64_t b = <uint64_t>views[other].data
-    if a < b + num_bytes(&views[other]) and b < a + num_bytes(&views[output]):
-        raise ValueError(
-            f"{NAMES[output]} overlaps {NAMES[other]}: it must have memory of its own"
-        )
-    return 0

@@ -1,6 +1,7 @@
-/* The launch ABI of every attention kernel: one struct, passed by value as the kernel's only
- * parameter. nvcc includes this file for the device side and Cython for the host side, so that
- * both agree by construction. Plain C; all device addresses are 8 bytes wide on our platforms.
+/* The launch ABI of every attention kernel: CakeVsaParams by value, and, for families that copy by
+ * TMA, four tensor maps behind it: of q, k, v and out. nvcc includes this file for the device side
+ * and Cython for the host side, so that both agree by construction. Plain C; all device addresses
+ * are 8 bytes wide on our platforms.
  *
  * A "row" is one query block of one query head; rows are numbered  head * q_blocks + q_block.
  * Change anything here: raise the version, rebuild the cubins.
@@ -65,5 +66,19 @@ typedef struct CakeVsaParams {
   float sm_scale; /* any finite value, zero and negative ones included */
   uint32_t reserved; /* zero */
 } CakeVsaParams;
+
+/* The driver's CUtensorMap, whose contents are nobody's business; here, because kernel sources do
+ * not include cuda.h. Aligned as by cuda.h of toolkit 13 (64 bytes were enough for toolkit 12). */
+#define CAKE_TENSOR_MAP_ALIGNMENT 128
+
+typedef struct CakeTensorMap {
+  uint64_t opaque[16];
+} __attribute__((aligned(CAKE_TENSOR_MAP_ALIGNMENT))) CakeTensorMap;
+
+/* Rank 3: dimensions (head_dim, heads, tokens) of a packed tensor. A box is CAKE_MAP_PANEL(head_dim)
+ * columns of one head, in rows of as many bytes as the swizzle is wide; `block` tokens of q, k and v,
+ * CAKE_MAP_OUT_TOKENS of out, which every warpgroup stores on its own. */
+#define CAKE_MAP_PANEL(head_dim) ((head_dim) % 64 == 0 ? 64 : 32)
+#define CAKE_MAP_OUT_TOKENS 64
 
 #endif

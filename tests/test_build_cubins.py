@@ -16,7 +16,14 @@ import build_cubins
 import cubin_manifest
 import cubin_toolchain
 import pytest
-from cubin_toolchain import BuildError, find_toolchain, parse_ptxas, parse_version, ptx_geometry
+from cubin_toolchain import (
+    BuildError,
+    find_toolchain,
+    parse_ptxas,
+    parse_version,
+    ptx_geometry,
+    serialised_wgmma,
+)
 from cubin_variants import VARIANTS, KernelSpec, Variant
 
 from cakert.cubins import CubinStore, store
@@ -42,6 +49,22 @@ extern "C" __global__ void toy(int *out, const int *in) {
   for (int i = 0; i < 64; ++i) held[i] = in[i * 7];
   for (int i = 0; i < 64; ++i) held[in[i] & 63] += held[in[i + 1] & 63];
   out[threadIdx.x] = held[in[threadIdx.x] & 63];
+}
+"""
+# Its accumulators are used while an instruction that owns them may still run.
+SERIALISED = """
+#include <stdint.h>
+extern "C" __constant__ uint32_t toy_geometry[2] = {THREADS, SHARED};
+extern "C" __global__ void __launch_bounds__(THREADS) toy(float *out, uint64_t a, uint64_t b) {
+  float d[4] = {out[0], out[1], out[2], out[3]};
+  for (int i = 0; i < 8; ++i) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a + i), "l"(b));
+    d[0] += 1.0f;
+  }
+  asm volatile("wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;");
+  out[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
 }
 """
 
@@ -129,6 +152,19 @@ def test_resources_are_read_from_ptxas():
     ]
 
 
+def test_serialised_wgmma_is_found():
+    lines = [
+        "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to insufficient register resources for the wgmma pipeline in function 'k'",
+        "ptxas info    : (C7517) warpgroup.wait is injected in around line 39 by compiler",
+        "ptxas info    : (C7520) Potential Performance Loss: something new",
+        "ptxas warning : Potential Performance Loss: wgmma.mma_async instructions are serialized",
+    ]
+    others = ["ptxas info    : (C7509) of another kind", "ptxas info    : Used 75112 registers"]
+    assert serialised_wgmma("\n".join([*others, *lines])) == tuple(lines)
+    assert serialised_wgmma(PTXAS_TEXT.replace("wgmma", "")) == ()
+
+
 def test_version_is_read_from_nvcc():
     text = "Cuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0.r13.0/compiler.3_0\n"
     assert parse_version(text) == ("13.0", "13.0.88", "cuda_13.0.r13.0/compiler.3_0")
@@ -149,6 +185,7 @@ def test_variants_are_distinct():
     assert sum(v.family == "portable" for v in VARIANTS) == 2 * 3 * 2
     portable = [v.targets for v in VARIANTS if v.family == "portable"]
     assert set(portable) == {("sm_90", "sm_100a", "sm_103a")}
+    assert [v.targets for v in VARIANTS if v.family == "sm90"] == [("sm_90a",)] * 12
 
 
 # --- the repository itself ------------------------------------------------------------------------
@@ -306,6 +343,13 @@ def test_kernel_without_geometry_is_refused(toolchain, tmp_path):
     root = make_root(tmp_path / "project", SOURCE.replace("toy_geometry", "other_geometry"))
     with pytest.raises(BuildError, match="no constant toy_geometry"):
         build(toolchain, root, [toy()])
+
+
+def test_serialised_wgmma_is_refused(toolchain, tmp_path):
+    root = make_root(tmp_path / "project", SERIALISED)
+    with pytest.raises(BuildError, match=r"serialises wgmma(.|\n)*toy_small\.sm_90a: .*\(C75"):
+        build(toolchain, root, [toy(targets=("sm_90a",))], allow_spills=True)
+    assert not (root / "cakert").exists()
 
 
 def test_kernel_is_built_for_its_own_targets_only(toolchain, root):

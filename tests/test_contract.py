@@ -253,7 +253,8 @@ def test_supported_devices(fake_driver, capability):
     fake_driver.capability = capability
     with pytest.raises(ChecksPassed):
         plan(block_mask=random_mask(), device="cuda:1", head_dim=96, q_data_type=np.float16)
-    assert fake_driver.loaded == ("cake_vsa_portable_r64_d96_fp16", capability)
+    family = "sm90" if capability == (9, 0) else "portable"
+    assert fake_driver.loaded == (f"cake_vsa_{family}_r64_d96_fp16", capability)
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (11, 0), (12, 0), (12, 1)])
@@ -308,7 +309,7 @@ def test_old_driver(fake_driver):
 
 def test_missing_cubin(fake_driver):
     fake_driver.store.missing = True
-    with pytest.raises(RuntimeError, match=r"no cubin has kernel cake_vsa_portable_r64_d128_bf16"):
+    with pytest.raises(RuntimeError, match=r"no cubin has kernel cake_vsa_sm90_r64_d128_bf16"):
         plan(block_mask=random_mask())
 
 

@@ -63,12 +63,16 @@ def test_every_shipped_cubin_is_the_one_of_the_manifest():
         assert all(f".entry {kernel.name}(" in ptx for kernel in entry.kernels)
 
 
-def test_portable_kernels_are_complete_and_spill_nothing():
+@pytest.mark.parametrize(
+    ("family", "capabilities"),
+    [("portable", ((9, 0), (10, 0), (10, 3))), ("sm90", ((9, 0),))],
+)
+def test_kernels_are_complete_and_spill_nothing(family, capabilities):
     for block in (64, 128):
         for head_dim in (64, 96, 128):
             for dtype in ("fp16", "bf16"):
-                name = f"cake_vsa_portable_r{block}_d{head_dim}_{dtype}"
-                for capability in ((9, 0), (10, 0), (10, 3)):
+                name = f"cake_vsa_{family}_r{block}_d{head_dim}_{dtype}"
+                for capability in capabilities:
                     entry = store().find(name, capability)
                     assert entry is not None, (name, capability)
                     kernel = entry.kernel(name)
@@ -78,6 +82,22 @@ def test_portable_kernels_are_complete_and_spill_nothing():
                     assert 0 < kernel.threads <= 1024
                     # Two GPUs differ here; 227 KiB is what a block may have on all three.
                     assert 0 < kernel.shared_bytes + kernel.static_shared_bytes <= 227 * 1024
+
+
+def test_hopper_loads_both_its_targets():
+    """e_flags are equal: which one a cubin is for stands in its note."""
+    wanted = {"cake_vsa_portable_r64_d128_bf16": "sm_90", "cake_vsa_sm90_r64_d128_bf16": "sm_90a"}
+    flags = set()
+    for name, target in wanted.items():
+        entry = store().find(name, (9, 0))
+        assert entry.target == target
+        assert store().find(name, (9, 1)) is None
+        info = describe_image(store().read(entry), entry.file)
+        assert info.target == target
+        flags.add(info.flags)
+    assert len(flags) == 1
+    assert store().find("cake_vsa_sm90_r64_d128_bf16", (10, 0)) is None
+    assert {entry.target for entry in store().fitting((9, 0))} == {"sm_90", "sm_90a"}
 
 
 def test_store_is_read_once():

@@ -18,6 +18,7 @@ LAYERS = [
     ["cakert.vsa"],
     ["cakert.vsa_device"],
     ["cakert.vsa_launch"],
+    ["cakert.vsa_params"],
     ["cakert.validation"],
     ["cakert.planner"],
     ["cakert.routes"],

@@ -49,7 +49,7 @@ def test_plan_of_a_mask(host_device):
     assert p["q2k_indices"] is p["q2k_num"] is None
     assert p["kv_block_lens"].dtype == np.int32
     assert p["kv_block_lens"].tolist() == list(range(8, 0, -1))
-    assert p["route"] == "cake_vsa_portable_r64_d128_bf16"
+    assert p["route"] == "cake_vsa_sm90_r64_d128_bf16"
     assert set(p["workspace"]) == {"row_blocks", "row_counts", "tile_order", "kv_block_lens"}
 
     assert device_rows(p) == rows_of(snapshot)

@@ -3,6 +3,7 @@
 
     tools/bench_vsa.py --out docs/bench/h200.json      every workload, every contender
     tools/bench_vsa.py --only A_h7 --peers cakert      some of it
+    tools/bench_vsa.py --family portable               another kernel family than the route's
 
 Forward, batch 1. Kernel times are CUDA events around graph replays, the L2 flushed before each,
 median, the contenders' replays taking turns so that a drifting clock meets them alike; TFLOP/s
@@ -24,6 +25,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,18 @@ import torch
 from gpu_environment import environment
 
 import cakert
+from cakert import routes
 from cakert.cubins import store
+from cakert.runtime import tensormap
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A random pattern: each query block of each head selects `low` to `high` KV blocks."""
+    """A random pattern: each query block of each head selects `low` to `high` KV blocks.
+
+    With a `grid` the blocks are cubes of a video's latent, and `near` of the selected ones are
+    those whose centres are nearest.
+    """
 
     name: str
     heads: int
@@ -47,6 +55,8 @@ class Workload:
     low: int
     high: int
     head_dim: int = 128
+    near: int = 0
+    grid: tuple[int, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -58,21 +68,32 @@ WORKLOADS = (
     Workload("A_h7_m32768_n32768_k64", 7, 32768, 64, 64, 64),
     Workload("A_h7_m16384_n16384_k32", 7, 16384, 64, 32, 32),
     Workload("A_h8_m4096_n4096_k32", 8, 4096, 64, 32, 32),
+    Workload("A_h7_m4096_ragged1to16", 7, 4096, 64, 1, 16),
     Workload("A_h7_m109632_ragged1to64", 7, 109632, 64, 1, 64),
     Workload("A_h7_m16384_n16384_k32_D64", 7, 16384, 64, 32, 32, 64),
     Workload("A_h7_m16384_n16384_k32_D96", 7, 16384, 64, 32, 32, 96),
     Workload("B_h16_s16384_d50", 16, 16384, 128, 64, 64),
     Workload("B_h16_s16384_d25", 16, 16384, 128, 32, 32),
+    Workload("B_h16_s16384_d10", 16, 16384, 128, 13, 13),
     Workload("B_h16_s32768_d25", 16, 32768, 128, 64, 64),
+    Workload("B_h16_s80000_d10", 16, 80000, 128, 62, 62),
     Workload("B_h16_s16384_d25_D64", 16, 16384, 128, 32, 32, 64),
     Workload("B_h16_s16384_d25_D96", 16, 16384, 128, 32, 32, 96),
+    Workload("C_video_h12_near56_rand8", 12, 76800, 64, 64, 64, near=56, grid=(5, 12, 20)),
 )
 
 
 def make_mask(w: Workload) -> torch.Tensor:
     """Boolean (heads, blocks, blocks) on the GPU."""
     rng = np.random.Generator(np.random.Philox(zlib.crc32(w.name.encode())))
-    rank = torch.from_numpy(rng.random((w.heads, w.blocks, w.blocks))).cuda().argsort(2).argsort(2)
+    score = torch.from_numpy(rng.random((w.heads, w.blocks, w.blocks)))
+    if w.grid:
+        centres = np.stack(np.meshgrid(*map(np.arange, w.grid), indexing="ij"), -1)
+        centres = centres.reshape(w.blocks, -1)
+        squared = ((centres[:, None] - centres[None]) ** 2).sum(-1)
+        near = torch.from_numpy(np.argsort(squared, axis=1, kind="stable")[:, : w.near])
+        score.scatter_(2, near.expand(w.heads, -1, -1), -1.0)  # before all others
+    rank = score.cuda().argsort(2).argsort(2)
     counts = torch.from_numpy(rng.integers(w.low, w.high + 1, (w.heads, w.blocks))).cuda()
     return rank < counts[..., None]
 
@@ -255,7 +276,8 @@ def measure(w: Workload, peers: list[str], timer: Timer) -> list[dict[str, Any]]
     calls = []
     for name in peers:
         make_plan = PEERS[name].plan(w, mask)
-        call, as_tokens_first = PEERS[name].run(w, make_plan(), qkv)
+        plan = make_plan()
+        call, as_tokens_first = PEERS[name].run(w, plan, qkv)
         error = relative_error(w, mask, qkv, as_tokens_first(call()))
         if not error < 1e-2:
             raise SystemExit(f"{name} is wrong on {w.name}: {error}")
@@ -263,6 +285,7 @@ def measure(w: Workload, peers: list[str], timer: Timer) -> list[dict[str, Any]]
         rows.append(
             {"workload": w.name, "peer": name, **asdict(w), "relative_error": error}
             | {"plan_ms": timer.synchronised_ms(make_plan)}
+            | ({"route": plan["route"]} if name == "cakert" else {})
         )
     for row, times in zip(rows, timer.gpu_ms(calls), strict=True):
         row |= times
@@ -293,8 +316,13 @@ def host_costs(timer: Timer) -> dict[str, dict[str, float]]:
         for kernel in entry.kernels
         if kernel.name == frozen.kernel.name
     )
+    tensors = [*qkv, out.view(qkv[0].shape)]
     launcher = frozen.kernel.prepare(
-        frozen.pack(*qkv, out.view(qkv[0].shape), None),
+        frozen.pack(*tensors, None),
+        *(
+            tensormap.encode(**described, global_address=tensor.data_ptr())
+            for described, tensor in zip(frozen.maps, tensors, strict=False)
+        ),
         grid=1,
         block=record.threads,
         shared_bytes=record.shared_bytes,
@@ -310,6 +338,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="regular expression on workload names")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
+    parser.add_argument("--family", choices=routes.families(), help="default: the route's own")
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     peers = options.peers.split(",")
@@ -318,6 +347,15 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("bench_vsa: no CUDA device that torch can use")
 
+    with routes.only(options.family) if options.family else nullcontext():
+        report = measure_all(peers, options.only)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measure_all(peers: list[str], only: str) -> dict[str, Any]:
+    """The report: environment, ceilings, a row for each workload and contender, host costs."""
     timer = Timer()
     report: dict[str, Any] = {
         "environment": environment() | {"torch": torch.__version__},
@@ -326,13 +364,11 @@ def main() -> None:
     print(report, flush=True)
     report["rows"] = []
     for w in WORKLOADS:
-        if re.search(options.only, w.name):
+        if re.search(only, w.name):
             report["rows"] += measure(w, peers, timer)
     report["host"] = host_costs(timer)
     print(report["host"])
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    return report
 
 
 if __name__ == "__main__":

@@ -170,8 +170,8 @@ def build(
     Raises
     ------
     BuildError
-        Nothing matches, a build failed, a kernel spills, sources changed while building, or the
-        files are too large in all. Nothing is written then.
+        Nothing matches, a build failed, a kernel spills, ptxas serialises wgmma, sources changed
+        while building, or the files are too large in all. Nothing is written then.
     """
     work = select(variants, pattern)
     if not work:
@@ -188,6 +188,13 @@ def build(
             "these functions spill registers or use a stack frame (--allow-spills lets them):\n"
             + "\n".join(spilling)
         )
+    serialised = [
+        f"  {variant.stem}.{target}: {line}"
+        for variant, target, built in results
+        for line in built.serialised
+    ]
+    if serialised:
+        raise BuildError("ptxas serialises wgmma in these kernels:\n" + "\n".join(serialised))
     if manifests.source_hashes(root) != sources:
         raise BuildError("a file under cuda/ changed during the build; build again")
     total = sum(len(b.cubin) + len(manifests.compress(b.ptx)) for _, _, b in results)

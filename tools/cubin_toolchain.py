@@ -66,6 +66,7 @@ class Built:
     kernels: tuple[KernelResources, ...]
     spilling: tuple[str, ...]  # functions with a spill or a stack frame, callees included
     warnings: tuple[str, ...]
+    serialised: tuple[str, ...] = ()  # what ptxas says of wgmma that it does not let overlap
 
 
 # --- finding a toolkit ----------------------------------------------------------------------------
@@ -234,6 +235,18 @@ def parse_ptxas(
     return used, properties, warnings
 
 
+def serialised_wgmma(text: str) -> tuple[str, ...]:
+    """Lines of ``ptxas -v`` on wgmma that runs one instruction at a time (C7510 to C7520).
+
+    ptxas marks them as information, and the kernel stays right; it is merely several times slower.
+    """
+    return tuple(
+        line.strip()
+        for line in text.splitlines()
+        if re.search(r"\bC75(1\d|20)\b|wgmma\S* instructions are serialized", line)
+    )
+
+
 # --- building -------------------------------------------------------------------------------------
 
 
@@ -313,4 +326,5 @@ def build_variant(toolchain: Toolchain, root: Path, variant: Variant, target: st
         resources.append(KernelResources(kernel, threads, shared, used[kernel][1], used[kernel][0],
                                          *properties[kernel]))  # fmt: skip
     spilling = tuple(sorted(name for name, numbers in properties.items() if any(numbers)))
-    return Built(ptx, cubin, tuple(resources), spilling, tuple(warnings + ptxas_warnings))
+    return Built(ptx, cubin, tuple(resources), spilling, tuple(warnings + ptxas_warnings),
+                 serialised_wgmma(report))  # fmt: skip

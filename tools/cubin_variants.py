@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PORTABLE_TARGETS = ("sm_90", "sm_100a", "sm_103a")
+SM90_TARGETS = ("sm_90a",)  # wgmma and setmaxnreg are of this target alone
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Variant:
     Attributes
     ----------
     family
-        Group that routes choose by ("portable").
+        Group that routes choose by ("portable", "sm90").
     stem
         File name before ``.<target>.cubin``.
     source
@@ -50,28 +51,32 @@ class Variant:
     kernels: tuple[KernelSpec, ...]
 
 
-def _portable() -> list[Variant]:
+def _attention(family: str, targets: tuple[str, ...]) -> list[Variant]:
+    """The variants of ``cuda/vsa_<family>.cu``: every block size, head_dim and dtype."""
     variants = []
     for block in (64, 128):
         for head_dim in (64, 96, 128):
             for dtype, is_bf16 in (("fp16", 0), ("bf16", 1)):
                 suffix = f"r{block}_d{head_dim}_{dtype}"
-                kernel = KernelSpec(f"cake_vsa_portable_{suffix}", block, head_dim, dtype)
+                kernel = KernelSpec(f"cake_vsa_{family}_{suffix}", block, head_dim, dtype)
                 variants.append(
                     Variant(
-                        family="portable",
-                        stem=f"vsa_portable_{suffix}",
-                        source="cuda/vsa_portable.cu",
+                        family=family,
+                        stem=f"vsa_{family}_{suffix}",
+                        source=f"cuda/vsa_{family}.cu",
                         defines=(
                             f"CAKE_BLOCK={block}",
                             f"CAKE_HEAD_DIM={head_dim}",
                             f"CAKE_BF16={is_bf16}",
                         ),
-                        targets=PORTABLE_TARGETS,
+                        targets=targets,
                         kernels=(kernel,),
                     )
                 )
     return variants
 
 
-VARIANTS: tuple[Variant, ...] = tuple(_portable())
+VARIANTS: tuple[Variant, ...] = (
+    *_attention("portable", PORTABLE_TARGETS),
+    *_attention("sm90", SM90_TARGETS),
+)

@@ -18,6 +18,8 @@ COLOURS = {"cakert": "#76b900", "flex_attention": "#8c8c8c"}
 
 def label(row: dict[str, Any]) -> str:
     selected = str(row["high"]) if row["low"] == row["high"] else f"{row['low']}..{row['high']}"
+    if row.get("near"):
+        selected = f"the {row['near']} nearest and {row['high'] - row['near']} random"
     return (
         f"{row['tokens']} tokens, {row['heads']} heads, {selected} of "
         f"{row['tokens'] // row['block']} blocks\nR = {row['block']}, D = {row['head_dim']}"

@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from helpers.problems import KINDS, VsaProblem, compare, make_problem, plain
 
 import cakert
+from cakert import routes
+from cakert.runtime import driver
 
 
 def run(problem: VsaProblem) -> None:
@@ -53,8 +55,7 @@ def run_garbage(rng: np.random.Generator) -> None:
     print("garbage in the plan's memory:", out.numpy().shape, flush=True)
 
 
-def main() -> None:
-    rng = np.random.default_rng()
+def run_family(rng: np.random.Generator, *, garbage: bool) -> None:
     kinds = itertools.cycle(KINDS)
     for block, head_dim, dtype in itertools.product(
         (64, 128), (64, 96, 128), ("float16", "bfloat16")
@@ -67,8 +68,16 @@ def main() -> None:
                 head_dim=head_dim, dtype=dtype, sm_scale=scale, poison=True,
             )
         )  # fmt: skip
-    if "--no-garbage" not in sys.argv:  # rows that garbage leaves out are rightly never written
+    if garbage:
         run_garbage(rng)
+
+
+def main() -> None:
+    rng = np.random.default_rng()
+    for family in routes.families(driver.device_capability(0)):
+        with routes.only(family):
+            # Rows that garbage leaves out are rightly never written.
+            run_family(rng, garbage="--no-garbage" not in sys.argv)
 
 
 if __name__ == "__main__":

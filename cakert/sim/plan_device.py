@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from cakert.sim.copies.tensor_map import TensorMap
 from cakert.sim.gpu import Gpu, Module, Schedule
 from cakert.sim.machine.launch import MAX_OPERATIONS
 from cakert.sim.report import Report
@@ -160,6 +161,7 @@ class SimulatedKernel:
         self,
         params: bytes,
         regions: tuple[Region, ...],
+        maps: tuple[dict[str, Any], ...],
         grid: int,
         threads: int,
         shared_bytes: int,
@@ -169,9 +171,11 @@ class SimulatedKernel:
         Parameters
         ----------
         params
-            The kernel's only parameter.
+            The kernel's first parameter.
         regions
             Name, address, bytes and whether it may be written, of each tensor.
+        maps
+            The parameters behind it: arguments of ``TensorMap.encode``.
 
         Raises
         ------
@@ -188,7 +192,7 @@ class SimulatedKernel:
                 self.name,
                 grid=grid,
                 block=threads,
-                args=(params,),
+                args=(params, *(TensorMap.encode(**each) for each in maps)),
                 shared_bytes=shared_bytes,
                 progress=self.device.progress,
             )

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cakert import routes
+from cakert.runtime import driver
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -25,6 +28,16 @@ def watchdog() -> Iterator[None]:
     faulthandler.dump_traceback_later(300, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(params=routes.families())
+def family(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every kernel family that the GPU runs, in turn; plans of the test take no other."""
+    capability = driver.device_capability(0)
+    if request.param not in routes.families(capability):
+        pytest.skip(f"{request.param} has no kernels for compute capability {capability}")
+    with routes.only(request.param):
+        yield request.param
 
 
 @pytest.fixture

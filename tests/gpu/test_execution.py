@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from helpers.problems import make_problem  # noqa: E402
-from torch_runs import check, inputs_of, plan_of, poisoned, to_torch  # noqa: E402
+from helpers.problems import compare, lse_close, make_problem, plain  # noqa: E402
+from torch_runs import check, inputs_of, plan_of, poisoned, to_float, to_torch  # noqa: E402
 
 import cakert  # noqa: E402
-from cakert import plan_cake_vsa, run_cake_vsa, update_cake_vsa  # noqa: E402
+from cakert import plan_cake_vsa, routes, run_cake_vsa, update_cake_vsa  # noqa: E402
 
 
 def run(plan, q, k, v, out=None):
@@ -32,6 +32,32 @@ def test_repeatable_to_the_bit(rng):
     for _ in range(20):
         assert same_bits(run(plan, *tensors), first)
     assert same_bits(run(plan_of(problem, metadata="cpu"), *tensors), first)
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_families_agree(rng, block, head_dim, dtype):
+    """Within the bound of each other on the same inputs; bits differ, as the order of sums does."""
+    families = routes.families(torch.cuda.get_device_capability())
+    if len(families) == 1:
+        pytest.skip(f"this GPU has kernels of one family only, {families[0]}")
+    problem = make_problem(rng, "mask", block=block, heads=(4, 2), head_dim=head_dim, dtype=dtype)
+    q, k, v = inputs_of(problem)
+    found = {}
+    for each in families:
+        with routes.only(each):
+            plan = plan_of(problem)
+        assert plan["route"].startswith(f"cake_vsa_{each}_")
+        out, lse = poisoned(problem)
+        run_cake_vsa(plan, q, k, v, out=out, lse=lse, return_lse=True, backend="cake")
+        check(problem, out, lse)
+        found[each] = out, lse
+    out, lse = found.pop("portable")
+    for other_out, other_lse in found.values():
+        result = compare(to_float(other_out), to_float(out).astype(np.float64), plain(problem))
+        assert result.passed, result
+        assert lse_close(to_float(other_lse), to_float(lse).astype(np.float64))
 
 
 @pytest.mark.parametrize("kind", ["mask", "kv_mask", "q2k_ragged", "lens"])
@@ -167,7 +193,7 @@ def test_guard_regions_stay_untouched(rng):
         assert (whole[:part] == -7).all() and (whole[2 * part :] == -7).all()
 
 
-def test_hostile_lists_read_nothing_foreign(rng):
+def test_hostile_lists_read_nothing_foreign(rng, family):
     """Counts and entries that update lets through as repaired, and raw garbage in the lists."""
     problem = make_problem(rng, "q2k", M=256, N=512, selected=(1, 5))
     plan, tensors = plan_of(problem), inputs_of(problem)
@@ -183,7 +209,7 @@ def test_hostile_lists_read_nothing_foreign(rng):
         cakert.check_cake_vsa(plan)
 
 
-def test_garbage_in_plan_memory_reads_nothing_foreign(rng):
+def test_garbage_in_plan_memory_reads_nothing_foreign(rng, family):
     """Past every host check: the kernel's own clamps, with NaN lying right behind K and V."""
     heads, blocks = 2, 5
     problem = make_problem(rng, "lens", M=256, N=64 * blocks, heads=(heads, heads))

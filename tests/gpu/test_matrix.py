@@ -1,4 +1,7 @@
-"""Every variant against the float64 reference: all of it with `--full`, a few of each otherwise."""
+"""Every variant against the float64 reference: all of it with `--full`, a few of each otherwise.
+
+Each test runs on every kernel family that the GPU has (fixture `family`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from helpers.problems import compare, lse_close, make_problem, sample_rows  # no
 from torch_runs import check, inputs_of, plan_of, poisoned, run_and_check, to_float  # noqa: E402
 
 from cakert import plan_cake_vsa, reference, run_cake_vsa  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("family")
 
 HEADS = ((8, 8), (8, 2), (8, 1), (6, 3), (1, 1))
 KINDS = {

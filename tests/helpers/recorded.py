@@ -44,6 +44,8 @@ class Case:
         Of the pattern, one of ``problems.KINDS``.
     heads
         Query and KV heads.
+    family
+        Of the kernel that runs it.
     """
 
     block: int
@@ -53,13 +55,16 @@ class Case:
     kind: str
     heads: tuple[int, int]
     seed: int
+    family: str
 
     @property
     def name(self) -> str:
         """For file and test names."""
         heads = f"h{self.heads[0]}x{self.heads[1]}"
+        # Recordings of the first family were there before there was a second one.
+        family = "" if self.family == "portable" else f"{self.family}_"
         return (
-            f"r{self.block}_d{self.head_dim}_{self.dtype}_{self.values.replace('-', '')}"
+            f"{family}r{self.block}_d{self.head_dim}_{self.dtype}_{self.values.replace('-', '')}"
             f"_{self.kind}_{heads}"
         )
 
@@ -69,7 +74,7 @@ def exact_names() -> tuple[str, ...]:
     return ("one-hot", "powers", "flat")
 
 
-def _cases() -> tuple[Case, ...]:
+def _cases(family: str, first_seed: int) -> tuple[Case, ...]:
     """Each variant with exact and with random inputs; kinds, heads and exactness take turns."""
     kinds = {
         64: itertools.cycle(("mask", "q2k", "lens", "bsr", "q2k_ragged", "kv_mask", "lens")),
@@ -79,13 +84,16 @@ def _cases() -> tuple[Case, ...]:
     exact = itertools.cycle(exact_names())
     variants = itertools.product((64, 128), (64, 96, 128), DTYPES)
     return tuple(
-        Case(block, head_dim, dtype, values, next(kinds[block]), next(heads), 1000 + 2 * i + j)
+        Case(
+            block, head_dim, dtype, values, next(kinds[block]), next(heads),
+            first_seed + 2 * i + j, family,
+        )
         for i, (block, head_dim, dtype) in enumerate(variants)
         for j, values in enumerate((next(exact), "random"))
-    )
+    )  # fmt: skip
 
 
-CASES = _cases()
+CASES = (*_cases("portable", 1000), *_cases("sm90", 2000))
 
 
 def problem_of(case: Case) -> VsaProblem:

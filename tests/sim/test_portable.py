@@ -1,12 +1,14 @@
-"""The portable kernel's PTX on the simulator: every variant, all three targets, within the bound.
+"""The PTX of our kernels on the simulator: every variant on each of its targets, within the bound.
 
-Schedules and shapes are drawn; the full matrix runs all of them with `--full`.
+`portable` runs on all three, `sm90` on its own. Schedules and shapes are drawn; the full matrix
+runs all of them with `--full`.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +17,15 @@ from helpers.problems import KINDS, make_problem
 from helpers.sim_runs import check, plan_of, run
 
 import cakert
-from cakert import sim
+from cakert import routes, sim
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
+TARGETS = (*(("portable", arch) for arch in ARCHITECTURES), ("sm90", "sm_90a"))
 SCHEDULES = ("eager", "lazy", "random")
 HEADS = ((2, 2), (2, 1), (1, 1), (3, 1))
 KINDS_OF = {64: KINDS, 128: ("mask", "kv_mask", "bsr")}
 VARIANTS = list(itertools.product((64, 128), (64, 96, 128), ("float16", "bfloat16")))
+FAMILIES = pytest.mark.parametrize("family", ["portable", "sm90"])
 
 
 @pytest.fixture
@@ -34,9 +38,20 @@ def draw(rng, values):
     return values[int(rng.integers(len(values)))]
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+def arch_of(rng, family):
+    return draw(rng, [arch for each, arch in TARGETS if each == family])
+
+
+@contextmanager
+def device_of(family, arch, **options):
+    """A simulated device whose plans take kernels of one family."""
+    with routes.only(family), sim.device(arch, **options) as device:
+        yield device
+
+
+@pytest.mark.parametrize(("family", "arch"), TARGETS)
 @pytest.mark.parametrize(("block", "head_dim", "dtype"), VARIANTS)
-def test_every_variant(seed, arch, block, head_dim, dtype):
+def test_every_variant(seed, family, arch, block, head_dim, dtype):
     rng = np.random.default_rng(seed)
     problem = make_problem(
         rng,
@@ -50,38 +65,61 @@ def test_every_variant(seed, arch, block, head_dim, dtype):
         selected=(1, 2),
         poison=True,
     )
-    with sim.device(arch, schedule=draw(rng, SCHEDULES), seed=seed) as device:
+    with device_of(family, arch, schedule=draw(rng, SCHEDULES), seed=seed) as device:
         plan = plan_of(problem, device)
         check(problem, *run(plan, problem))
-    assert plan["route"].startswith(f"cake_vsa_portable_r{block}_d{head_dim}_")
+    assert plan["route"].startswith(f"cake_vsa_{family}_r{block}_d{head_dim}_")
 
 
+@pytest.mark.parametrize(("family", "block"), [("portable", 64), ("sm90", 64), ("sm90", 128)])
 @pytest.mark.parametrize("scale", [0.0, -0.4, 1e-30, 2.0])
-def test_scales(seed, scale):
+def test_scales(seed, family, block, scale):
     rng = np.random.default_rng(seed)
     problem = make_problem(
-        rng, "lens", M=64, N=192, heads=(1, 1), head_dim=64, sm_scale=scale, selected=(2, 3)
-    )
-    with sim.device(draw(rng, ARCHITECTURES), schedule=draw(rng, SCHEDULES), seed=seed) as device:
+        rng, "lens" if block == 64 else "mask", M=block, N=3 * block, block=block, heads=(1, 1),
+        head_dim=(64, 96)[rng.integers(2)], sm_scale=scale, selected=(2, 3),
+    )  # fmt: skip
+    arch = draw(rng, ARCHITECTURES) if family == "portable" else "sm_90a"
+    with device_of(family, arch, schedule=draw(rng, SCHEDULES), seed=seed) as device:
         check(problem, *run(plan_of(problem, device), problem))
 
 
-def test_schedules_give_the_same_bits(seed):
+@pytest.mark.parametrize(
+    ("family", "arch", "block"),
+    [("portable", "sm_100a", 64), ("sm90", "sm_90a", 64), ("sm90", "sm_90a", 128)],
+)
+def test_schedules_give_the_same_bits(seed, family, arch, block):
     rng = np.random.default_rng(seed)
-    problem = make_problem(rng, "mask", M=128, N=256, heads=(2, 1), head_dim=64)
+    problem = make_problem(rng, "mask", M=128, N=4 * block, block=block, heads=(2, 1), head_dim=64)
     results = []
     for schedule in SCHEDULES:
-        with sim.device("sm_100a", schedule=schedule, seed=seed) as device:
+        with device_of(family, arch, schedule=schedule, seed=seed) as device:
             out, lse = run(plan_of(problem, device), problem)
         results.append((out.tobytes(), lse.tobytes()))
     assert len(set(results)) == 1
 
 
-def test_update_runs_the_new_pattern(seed):
+def test_families_agree(seed):
+    """Not bit for bit: they step through keys and rescale differently."""
+    rng = np.random.default_rng(seed)
+    problem = make_problem(rng, "lens", M=64, N=256, heads=(2, 1), head_dim=96, dtype="float16")
+    found = []
+    for family in routes.families((9, 0)):
+        with device_of(family, "sm_90a", seed=seed) as device:
+            out, lse = run(plan_of(problem, device), problem)
+        check(problem, out, lse)
+        found.append((out.astype(np.float32), lse))
+    (one, one_lse), (two, two_lse) = found
+    assert np.abs(one - two).max() < 2e-2
+    assert np.allclose(one_lse, two_lse, rtol=0, atol=2e-3)
+
+
+@FAMILIES
+def test_update_runs_the_new_pattern(seed, family):
     rng = np.random.default_rng(seed)
     problem = make_problem(rng, "mask", M=128, N=192, heads=(2, 1), head_dim=64)
     other = make_problem(rng, "mask", M=128, N=192, heads=(2, 1), head_dim=64)
-    with sim.device(draw(rng, ARCHITECTURES), seed=seed) as device:
+    with device_of(family, arch_of(rng, family), seed=seed) as device:
         plan = plan_of(problem, device)
         cakert.update_cake_vsa(plan, block_mask=other.pattern["block_mask"])
         out, lse = run(plan, problem)
@@ -93,30 +131,66 @@ def test_update_runs_the_new_pattern(seed):
     assert out.tobytes() == again.tobytes()
 
 
-def test_rows_that_an_update_empties_give_zeros(seed):
+@FAMILIES
+@pytest.mark.parametrize("block", [64, 128])
+def test_rows_that_an_update_empties_give_zeros(seed, family, block):
     rng = np.random.default_rng(seed)
-    problem = make_problem(rng, "mask", M=128, N=128, heads=(1, 1), head_dim=64)
+    problem = make_problem(
+        rng, "mask", M=2 * block, N=2 * block, block=block, heads=(1, 1), head_dim=64
+    )
     empty = problem.mask.copy()
     empty[0, 1] = False
-    with sim.device(draw(rng, ARCHITECTURES), seed=seed) as device:
+    with device_of(family, arch_of(rng, family), seed=seed) as device:
         plan = plan_of(problem, device)
         cakert.update_cake_vsa(plan, block_mask=empty)
         out, lse = run(plan, problem)
         with pytest.raises(ValueError, match="selects none"):
             cakert.check_cake_vsa(plan)
-    assert not out[64:].astype(np.float32).any()
-    assert (lse[64:] == -np.inf).all()
+    assert not out[block:].astype(np.float32).any()
+    assert (lse[block:] == -np.inf).all()
     check(problem, out, lse, mask=empty)
+
+
+@FAMILIES
+def test_garbage_in_plan_memory_reads_nothing_foreign(seed, family):
+    """Past every host check: the kernel's own clamps; the simulator knows what is foreign."""
+    rng = np.random.default_rng(seed)
+    blocks, rows = 5, 4
+    problem = make_problem(rng, "lens", M=128, N=64 * blocks, heads=(2, 2), head_dim=64)
+    counts = rng.integers(1, blocks + 1, rows).astype(np.int32)
+    counts[1], counts[2] = -5, 2**30  # clamped to 0 and to the width
+    lists = np.array([rng.permutation(blocks) for _ in range(rows)], np.uint16)
+    foreign = rng.random(lists.shape) < 0.4
+    lists[foreign] = rng.choice([blocks, blocks + 1, 65535], foreign.sum())
+    mask = np.zeros((2, 2, blocks), bool)
+    for row, count in enumerate(np.clip(counts, 0, blocks)):
+        used = lists[row, :count]
+        mask[row // 2, row % 2, used[used < blocks]] = True
+    lens = np.array([-5, 0, 65, 64, 7], np.int32)
+    order = np.array([3, 2**32 - 1, 0, 1], np.uint32)  # no such row: row 2 is not computed
+    schedule = draw(rng, SCHEDULES)
+    with device_of(family, arch_of(rng, family), schedule=schedule, seed=seed) as device:
+        plan = plan_of(problem, device)
+        for name, values in (
+            ("row_blocks", lists), ("row_counts", counts), ("kv_block_lens", lens),
+            ("tile_order", order),
+        ):  # fmt: skip
+            plan["workspace"][name].copy_in(values)
+        out, lse = run(plan, problem)
+    assert np.isnan(out[:64, 1].astype(np.float32)).all()
+    mask[1, 0] = False
+    out[:64, 1], lse[:64, 1] = 0, -np.inf
+    check(replace(problem, lens=lens.clip(0, 64)), out, lse, mask=mask)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(("family", "arch"), TARGETS)
 @pytest.mark.parametrize(("block", "head_dim", "dtype"), VARIANTS)
-def test_full_matrix(seed, schedule, arch, block, head_dim, dtype):
+def test_full_matrix(seed, schedule, family, arch, block, head_dim, dtype):
     """Every kind of pattern and group of heads, ragged, with NaN wherever nobody may look."""
     rng = np.random.default_rng(seed)
-    with sim.device(arch, schedule=schedule, seed=seed) as device:
+    with device_of(family, arch, schedule=schedule, seed=seed) as device:
         for kind, heads in itertools.product(KINDS_OF[block], HEADS):
             problem, other = (
                 make_problem(

@@ -5,7 +5,7 @@ import pytest
 from helpers.problems import make_problem
 from helpers.sim_runs import plan_of, run
 
-from cakert import sim
+from cakert import routes, sim
 
 ROWS, DIM, KEYS = 64, 128, 64
 TILE = ROWS * DIM * 2
@@ -19,7 +19,7 @@ def report_of(blocks, arch="sm_90a"):
         head_dim=DIM, dtype="bfloat16", selected=(blocks, blocks),
     )  # fmt: skip
     assert problem.mask.sum() == blocks
-    with sim.device(arch, seed=0) as device:
+    with routes.only("portable"), sim.device(arch, seed=0) as device:
         run(plan_of(problem, device), problem)
         return device.report
 

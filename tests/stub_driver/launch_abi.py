@@ -1,4 +1,7 @@
-"""CakeVsaParams as a numpy structured type, read from cuda/vsa_params.h itself."""
+"""CakeVsaParams and the stub's tensor maps as numpy structured types.
+
+The first is read from cuda/vsa_params.h itself.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,29 @@ PARAMS = read_header(HEADER.read_text())
 
 
 def launch_params(call: dict[str, Any]) -> Any:
-    """The parameter of a traced cuLaunchKernelEx as a structured scalar."""
-    (parameter,) = call["params"]
-    return np.frombuffer(bytes.fromhex(parameter), PARAMS)[0]
+    """The first parameter of a traced cuLaunchKernelEx as a structured scalar."""
+    return np.frombuffer(bytes.fromhex(call["params"][0]), PARAMS)[0]
+
+
+# struct map of stub_tensormap.c
+MAP = np.dtype(
+    [
+        ("magic", "<u8"),
+        ("address", "<u8"),
+        ("dims", "<u8", 5),
+        ("strides", "<u8", 4),
+        ("box", "<u4", 5),
+        ("rank", "<u4"),
+        ("type", "u1"),
+        ("interleave", "u1"),
+        ("swizzle", "u1"),
+        ("promotion", "u1"),
+        ("fill", "u1"),
+        ("unused", "u1", 11),
+    ]
+)
+
+
+def launch_maps(call: dict[str, Any]) -> list[Any]:
+    """The tensor maps behind it, as structured scalars."""
+    return [np.frombuffer(bytes.fromhex(text), MAP)[0] for text in call["params"][1:]]

@@ -10,6 +10,7 @@
  *   stub_stream.c   streams, events, capture
  *   stub_memory.c   allocations, copies
  *   stub_library.c  cubin images, kernels, launches
+ *   stub_tensormap.c  tensor maps
  *
  * The driver's own cuda.h is not needed: the few types below are its ABI, and
  * test_stub_itself.py compares them with cuda.bindings.

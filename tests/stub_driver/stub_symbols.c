@@ -76,6 +76,8 @@
   X(cuFuncLoad, cuFuncLoad, 12040)                                                    \
   X(cuFuncGetAttribute, cuFuncGetAttribute, 2020)                                     \
   X(cuFuncSetAttribute, cuFuncSetAttribute, 9000)                                     \
+  X(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled, 12000)                            \
+  X(cuTensorMapReplaceAddress, cuTensorMapReplaceAddress, 12000)                      \
   X(cuLaunchKernelEx, cuLaunchKernelEx, 11060)
 
 /* The table needs addresses only; the prototypes stand with the definitions. */

@@ -204,7 +204,9 @@ def test_a_run_is_one_launch_and_nothing_else():
     )
     calls = result.trace.after("runs")
     assert not NO_ALLOCATION_NO_SYNC & set(calls.names())
-    assert set(calls.names()) <= {"cuCtxGetCurrent", "cuLaunchKernelEx"}
+    # The sm90 route points its maps at the tensors, which is no work of the GPU.
+    allowed = {"cuCtxGetCurrent", "cuTensorMapReplaceAddress", "cuLaunchKernelEx"}
+    assert set(calls.names()) <= allowed
     assert len(calls.named("cuLaunchKernelEx")) == 6
 
 

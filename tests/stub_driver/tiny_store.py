@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from tiny_cubin import tiny_cubin
 
 THREADS = 128
 PARAM_BYTES = 160  # sizeof(CakeVsaParams)
+MAP_BYTES = 128  # sizeof(CakeTensorMap)
 
 
-def write_store(folder: Path, targets: Iterable[str]) -> Path:
-    """Write cubins and manifest of all variants of the portable family for `targets`."""
+def write_store(folder: Path, targets: Sequence[str]) -> Path:
+    """Write cubins and manifest of all variants for `targets`; where sm_90 is one, also of sm90."""
     entries = []
     variants = [
         (block, head_dim, dtype)
@@ -23,12 +24,15 @@ def write_store(folder: Path, targets: Iterable[str]) -> Path:
         for dtype in ("fp16", "bf16")
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    for target in targets:
+    families = [("portable", target, (PARAM_BYTES,)) for target in targets]
+    if "sm_90" in targets:
+        families.append(("sm90", "sm_90a", (PARAM_BYTES, *[MAP_BYTES] * 4)))
+    for family, target, sizes in families:
         for block, head_dim, dtype in variants:
             variant = f"r{block}_d{head_dim}_{dtype}"
-            name = f"cake_vsa_portable_{variant}"
-            image = tiny_cubin({name: (PARAM_BYTES,)}, target=target, max_threads=THREADS)
-            file = f"vsa_portable_{variant}.{target}.cubin"
+            name = f"cake_vsa_{family}_{variant}"
+            image = tiny_cubin({name: sizes}, target=target, max_threads=THREADS)
+            file = f"vsa_{family}_{variant}.{target}.cubin"
             (folder / file).write_bytes(image)
             kernel = {
                 "name": name,
@@ -45,7 +49,7 @@ def write_store(folder: Path, targets: Iterable[str]) -> Path:
                     "file": file,
                     "sha256": hashlib.sha256(image).hexdigest(),
                     "ptx_sha256": "",
-                    "family": "portable",
+                    "family": family,
                     "target": target,
                     "kernels": [kernel],
                 }
