@@ -28,14 +28,15 @@ class Route:
     family
         Kernel source that it comes from.
     grid
-        Thread blocks on grid x, from the number of rows (query heads x query blocks).
+        Thread blocks on grid x, from the number of rows (query heads x query blocks) and that of
+        the device's SMs.
     tensor_maps
         Whether the kernel takes tensor maps of q, k, v and out behind CakeVsaParams.
     """
 
     name: str
     family: str
-    grid: Callable[[int], int]
+    grid: Callable[[int, int], int]
     tensor_maps: bool
 
 
@@ -48,13 +49,19 @@ class _Family:
     blocks: frozenset[int]
     head_dims: frozenset[int]
     dtypes: frozenset[str]
-    grid: Callable[[int], int]
+    grid: Callable[[int, int], int]
     tensor_maps: bool
 
 
-def _block_per_row(rows: int) -> int:
+def _block_per_row(rows: int, sms: int) -> int:
     """One thread block a row: the hardware hands out rows in grid order, which is tile order."""
+    del sms
     return rows
+
+
+def _block_per_sm(rows: int, sms: int) -> int:
+    """A thread block for each SM, which takes every so many rows of the tile order."""
+    return min(rows, sms)
 
 
 # The first line that takes a problem is its route.
@@ -62,10 +69,19 @@ _FAMILIES = (
     _Family(
         name="sm90",
         capabilities=frozenset({(9, 0)}),
-        blocks=frozenset({64, 128}),
+        blocks=frozenset({64}),
         head_dims=frozenset({64, 96, 128}),
         dtypes=frozenset({"float16", "bfloat16"}),
         grid=_block_per_row,
+        tensor_maps=True,
+    ),
+    _Family(
+        name="sm90",
+        capabilities=frozenset({(9, 0)}),
+        blocks=frozenset({128}),
+        head_dims=frozenset({64, 96, 128}),
+        dtypes=frozenset({"float16", "bfloat16"}),
+        grid=_block_per_sm,
         tensor_maps=True,
     ),
     _Family(
@@ -84,11 +100,12 @@ _only: ContextVar[str | None] = ContextVar("only", default=None)
 
 def families(capability: tuple[int, int] | None = None) -> tuple[str, ...]:
     """All families, or those with kernels for a capability, the preferred one first."""
-    return tuple(
+    names = (
         family.name
         for family in _FAMILIES
         if capability is None or capability in family.capabilities
     )
+    return tuple(dict.fromkeys(names))
 
 
 @contextmanager

@@ -296,12 +296,20 @@ def make_call(
         tile_order=workspace["tile_order"].pointer,
         row_stride=pattern.capacity,
         index_bytes=pattern.index_bytes,
-        grid=route.grid(problem.num_qo_heads * problem.q_blocks),
+        grid=route.grid(problem.num_qo_heads * problem.q_blocks, _multiprocessors(device)),
         threads=record.threads,
         shared_bytes=record.shared_bytes,
         tensor_maps=route.tensor_maps,
         keep_alive=tuple(workspace.values()),
     )
+
+
+def _multiprocessors(device: Device) -> int:
+    if is_simulated(device):
+        return int(device.multiprocessors)
+    from cakert.runtime import driver
+
+    return int(driver.device_multiprocessors(device))
 
 
 def stream_of(tensor: Tensor, device: Device) -> int:

@@ -1,5 +1,5 @@
-// Block-sparse attention forward for Hopper: TMA, wgmma, warp-specialised, one CTA a row.
-// Compiled once a variant, with CAKE_BLOCK, CAKE_HEAD_DIM, CAKE_BF16.
+// Block-sparse attention forward for Hopper: TMA, wgmma, warp-specialised. Compiled once a variant,
+// with CAKE_BLOCK, CAKE_HEAD_DIM, CAKE_BF16.
 //
 // A producer thread streams the K and V tiles of the row's blocks through a ring; each consumer
 // warpgroup owns 64 query rows. Within a warpgroup the next block's Q K^T runs while the softmax of
@@ -12,54 +12,14 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "vsa_params.h"
-#include "vsa_rows.cuh"
+#include "vsa_sm90_ring.cuh"
 #include "vsa_softmax.cuh"
-
-#ifndef CAKE_STAGES
-#define CAKE_STAGES 2
-#endif
-#ifndef CAKE_TURNS
-#define CAKE_TURNS 1
-#endif
-#ifndef CAKE_CTAS
-#define CAKE_CTAS 2
-#endif
 
 namespace cake {
 
 constexpr uint32_t kFirstTurn = 3;  // named barriers: the warpgroups' turns at the tensor core
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
-
-template <int kBlock_, int kHeadDim_, bool kBf16_>
-struct HopperTraits {
-  static constexpr int kBlock = kBlock_;
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kBf16 = kBf16_;
-
-  static constexpr int kGroups = kBlock / 64;  // consumer warpgroups
-  // Registers move from the producer to the consumers by warpgroup; a single consumer needs none.
-  static constexpr bool kMoveRegisters = kGroups == 2;
-  static constexpr int kProducerThreads = kMoveRegisters ? 128 : 32;
-  static constexpr int kThreads = kGroups * 128 + kProducerThreads;
-  static constexpr int kMinCtas = kGroups == 2 ? 1 : CAKE_CTAS;
-
-  // A tile is kept in panels of kPanel columns, each row as wide as the swizzle.
-  static constexpr int kPanel = CAKE_MAP_PANEL(kHeadDim);
-  static constexpr int kWidth = kPanel * 2;
-  static constexpr int kPanels = kHeadDim / kPanel;
-  static constexpr int kPanelBytes = kBlock * kWidth;
-  static constexpr int kTileBytes = kPanels * kPanelBytes;
-  static constexpr int kStages = CAKE_STAGES;  // of K, and of V
-  static constexpr bool kTurns = CAKE_TURNS && kGroups == 2;
-
-  static constexpr int kQueryOffset = 0;
-  static constexpr int kKeyOffset = kTileBytes;
-  static constexpr int kValueOffset = kKeyOffset + kStages * kTileBytes;
-  static constexpr int kBarrierOffset = kValueOffset + kStages * kTileBytes;
-  static constexpr int kBarriers = 1 + 4 * kStages;
-  static constexpr int kSharedBytes = kBarrierOffset + (8 * kBarriers + 127) / 128 * 128;
-};
 
 template <class T>
 struct Hopper {
@@ -68,40 +28,8 @@ struct Hopper {
   static constexpr int kKSteps = T::kHeadDim / 16;  // of Q K^T
   static constexpr int kPSteps = T::kBlock / 16;    // of P V
 
-  // Addresses of the ring; a barrier has 8 bytes.
-  struct Ring {
-    uint32_t shared;
-    __device__ uint32_t key(int stage) const { return shared + T::kKeyOffset + stage * T::kTileBytes; }
-    __device__ uint32_t value(int stage) const {
-      return shared + T::kValueOffset + stage * T::kTileBytes;
-    }
-    __device__ uint32_t barrier(int i) const { return shared + T::kBarrierOffset + 8 * i; }
-    __device__ uint32_t query_full() const { return barrier(0); }
-    __device__ uint32_t key_full(int stage) const { return barrier(1 + stage); }
-    __device__ uint32_t key_empty(int stage) const { return barrier(1 + T::kStages + stage); }
-    __device__ uint32_t value_full(int stage) const { return barrier(1 + 2 * T::kStages + stage); }
-    __device__ uint32_t value_empty(int stage) const { return barrier(1 + 3 * T::kStages + stage); }
-  };
-
-  // Walks the blocks of a row that have keys. Producer and consumers do it alike.
-  struct Walk {
-    const CakeVsaParams &p;
-    uint32_t row;
-    int count;
-    int i = -1;
-    uint32_t block = 0;
-    int tokens = 0;
-    __device__ Walk(const CakeVsaParams &params, uint32_t r)
-        : p(params), row(r), count(row_count(params, r)) {}
-    __device__ bool next() {
-      while (++i < count) {
-        block = row_block(p, row, i);
-        tokens = block_tokens<T::kBlock>(p, block);
-        if (tokens > 0) return true;
-      }
-      return false;
-    }
-  };
+  using Ring = HopperRing<T>;
+  using RowWalk = Walk<T::kBlock>;
 
   __device__ static void load_tile(uint32_t shared, const CakeTensorMap *map, int head, int token,
                                    uint32_t barrier) {
@@ -111,26 +39,33 @@ struct Hopper {
     }
   }
 
-  __device__ static void produce(const CakeVsaParams &p, const Ring &ring, const RowId &id,
-                                 const CakeTensorMap *q, const CakeTensorMap *k, const CakeTensorMap *v) {
-    const int kv_head = id.head / (p.num_qo_heads / p.num_kv_heads);
-    ptx::mbarrier_expect(ring.query_full(), T::kTileBytes);
-    load_tile(ring.shared + T::kQueryOffset, q, id.head, id.q_block * T::kBlock, ring.query_full());
-    Walk walk(p, id.row);
-    int stage = 0;
-    uint32_t parity = 1;
-    while (walk.next()) {
-      const int token = walk.block * T::kBlock;
-      ptx::mbarrier_wait(ring.key_empty(stage), parity);
-      ptx::mbarrier_expect(ring.key_full(stage), T::kTileBytes);
-      load_tile(ring.key(stage), k, kv_head, token, ring.key_full(stage));
-      ptx::mbarrier_wait(ring.value_empty(stage), parity);
-      ptx::mbarrier_expect(ring.value_full(stage), T::kTileBytes);
-      load_tile(ring.value(stage), v, kv_head, token, ring.value_full(stage));
-      if (++stage == T::kStages) {
-        stage = 0;
-        parity ^= 1;
+  __device__ static void produce(const CakeVsaParams &p, const Ring &ring, const CakeTensorMap *q,
+                                 const CakeTensorMap *k, const CakeTensorMap *v) {
+    Cursor<T::kKeyStages> keys(1);
+    Cursor<T::kValueStages> values(1);
+    uint32_t query_parity = 1;
+    for (uint32_t item = blockIdx.x; item < p.num_rows; item += gridDim.x) {
+      const RowId id = row_of_work_item(p, item);
+      if (!id.valid) continue;
+      const int kv_head = id.head / (p.num_qo_heads / p.num_kv_heads);
+      ptx::mbarrier_wait(ring.query_empty(), query_parity);
+      query_parity ^= 1;
+      ptx::mbarrier_expect(ring.query_full(), T::kTileBytes);
+      load_tile(ring.shared + T::kQueryOffset, q, id.head, id.q_block * T::kBlock,
+                ring.query_full());
+      RowWalk walk(p, id.row);
+      while (walk.next()) {
+        const int token = walk.block * T::kBlock;
+        ptx::mbarrier_wait(ring.key_empty(keys.stage), keys.parity);
+        ptx::mbarrier_expect(ring.key_full(keys.stage), T::kTileBytes);
+        load_tile(ring.key(keys.stage), k, kv_head, token, ring.key_full(keys.stage));
+        keys.advance();
+        ptx::mbarrier_wait(ring.value_empty(values.stage), values.parity);
+        ptx::mbarrier_expect(ring.value_full(values.stage), T::kTileBytes);
+        load_tile(ring.value(values.stage), v, kv_head, token, ring.value_full(values.stage));
+        values.advance();
       }
+      if (!T::kPersistent) return;
     }
   }
 
@@ -213,102 +148,109 @@ struct Hopper {
     ptx::barrier_sync(barrier, 128);
   }
 
-  __device__ static void consume(const CakeVsaParams &p, const Ring &ring, const RowId &id,
-                                 char *shared, const CakeTensorMap *out, int group) {
+  __device__ static void consume(const CakeVsaParams &p, const Ring &ring, char *shared,
+                                 const CakeTensorMap *out, int group) {
     const int thread = threadIdx.x % 128;
     const int lane = threadIdx.x % 32;
-    const uint32_t own = 1 + group;       // named barrier of the warpgroup
+    const uint32_t own = 1 + group;  // named barrier of the warpgroup
     const uint32_t query = ring.shared + T::kQueryOffset + group * 64 * T::kWidth;
     char *const query_rows = shared + T::kQueryOffset + group * 64 * T::kWidth;
-
     const float scale_log2 = p.sm_scale == 0.0f ? kLog2E : fminf(fabsf(p.sm_scale) * kLog2E, FLT_MAX);
-    SoftmaxState<1> state;
-    Output o;
+    auto release = [&](uint32_t barrier) {
+      if (thread == 0) ptx::mbarrier_arrive(barrier);
+    };
+    if (T::kTurns && group == 1) ptx::barrier_arrive(kFirstTurn, 256);
+
+    Cursor<T::kKeyStages> keys(0);
+    Cursor<T::kValueStages> values(0);
+    uint32_t query_parity = 0;
+    for (uint32_t item = blockIdx.x; item < p.num_rows; item += gridDim.x) {
+      const RowId id = row_of_work_item(p, item);
+      if (!id.valid) continue;
+      SoftmaxState<1> state;
+      Output o;
 #pragma unroll
-    for (int d = 0; d < kDTiles; ++d) o[d][0] = o[d][1] = o[d][2] = o[d][3] = 0.0f;
+      for (int d = 0; d < kDTiles; ++d) o[d][0] = o[d][1] = o[d][2] = o[d][3] = 0.0f;
 
-    ptx::mbarrier_wait(ring.query_full(), 0);
-    if (!(p.sm_scale > 0.0f)) apply_scale_sign(query_rows, thread, p.sm_scale, own);
+      ptx::mbarrier_wait(ring.query_full(), query_parity);
+      query_parity ^= 1;
+      if (!(p.sm_scale > 0.0f)) apply_scale_sign(query_rows, thread, p.sm_scale, own);
 
-    Walk walk(p, id.row);
-    if (walk.next()) {
-      Logits s;
-      uint32_t weights[kPSteps][4];
-      float factor[2];
-      auto no_rescale = [&](int, int half, float f) { factor[half] = f; };
-      auto release = [&](uint32_t barrier) {
-        if (thread == 0) ptx::mbarrier_arrive(barrier);
-      };
+      RowWalk walk(p, id.row);
+      if (walk.next()) {
+        Logits s;
+        uint32_t weights[kPSteps][4];
+        float factor[2];
+        auto keep_factor = [&](int, int half, float f) { factor[half] = f; };
 
-      int stage = 0;        // of the K tile whose logits come next
-      uint32_t parity = 0;
-      int tokens = walk.tokens;
-      ptx::mbarrier_wait(ring.key_full(0), 0);
-      ptx::wgmma_fence();
-      multiply_keys(s, query, ring.key(0));
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-      ptx::wgmma_own(s[0]);
-      release(ring.key_empty(0));
-      if (tokens < T::kBlock) mask_keys(s, lane, tokens);
-      state.step(s, scale_log2, no_rescale);
-      pack_weights(weights, s);
-
-      if (T::kTurns && group == 1) ptx::barrier_arrive(kFirstTurn, 256);
-      int value_stage = 0;
-      uint32_t value_parity = 0;
-      while (walk.next()) {
-        if (++stage == T::kStages) {
-          stage = 0;
-          parity ^= 1;
-        }
-        factor[0] = factor[1] = 1.0f;
-        ptx::mbarrier_wait(ring.key_full(stage), parity);
-        if (T::kTurns) ptx::barrier_sync(kFirstTurn + group, 256);
+        int tokens = walk.tokens;
+        ptx::mbarrier_wait(ring.key_full(keys.stage), keys.parity);
         ptx::wgmma_fence();
-        multiply_keys(s, query, ring.key(stage));
+        multiply_keys(s, query, ring.key(keys.stage));
         ptx::wgmma_commit();
-        ptx::mbarrier_wait(ring.value_full(value_stage), value_parity);
-        if (tokens < T::kBlock) clear_values(ring.value(value_stage), tokens, thread, own);
-        ptx::wgmma_fence();
-        multiply_values(o, weights, ring.value(value_stage));
-        ptx::wgmma_commit();
-        if (T::kTurns) ptx::barrier_arrive(kFirstTurn + (group ^ 1), 256);
-        ptx::wgmma_wait<1>();
+        ptx::wgmma_wait<0>();
         ptx::wgmma_own(s[0]);
-        release(ring.key_empty(stage));
-        tokens = walk.tokens;
+        release(ring.key_empty(keys.stage));
+        keys.advance();
         if (tokens < T::kBlock) mask_keys(s, lane, tokens);
-        state.step(s, scale_log2, no_rescale);
+        state.step(s, scale_log2, keep_factor);
+        pack_weights(weights, s);
+
+        while (walk.next()) {
+          factor[0] = factor[1] = 1.0f;
+          ptx::mbarrier_wait(ring.key_full(keys.stage), keys.parity);
+          if (T::kTurns) ptx::barrier_sync(kFirstTurn + group, 256);
+          ptx::wgmma_fence();
+          multiply_keys(s, query, ring.key(keys.stage));
+          ptx::wgmma_commit();
+          ptx::mbarrier_wait(ring.value_full(values.stage), values.parity);
+          if (tokens < T::kBlock) clear_values(ring.value(values.stage), tokens, thread, own);
+          ptx::wgmma_fence();
+          multiply_values(o, weights, ring.value(values.stage));
+          ptx::wgmma_commit();
+          if (T::kTurns) ptx::barrier_arrive(kFirstTurn + (group ^ 1), 256);
+          ptx::wgmma_wait<1>();
+          ptx::wgmma_own(s[0]);
+          release(ring.key_empty(keys.stage));
+          keys.advance();
+          tokens = walk.tokens;
+          if (tokens < T::kBlock) mask_keys(s, lane, tokens);
+          state.step(s, scale_log2, keep_factor);
+          ptx::wgmma_wait<0>();
+          ptx::wgmma_own(o);
+          release(ring.value_empty(values.stage));
+          values.advance();
+#pragma unroll
+          for (int d = 0; d < kDTiles; ++d) {
+            o[d][0] *= factor[0];
+            o[d][1] *= factor[0];
+            o[d][2] *= factor[1];
+            o[d][3] *= factor[1];
+          }
+          pack_weights(weights, s);
+        }
+        release(ring.query_empty());
+        ptx::mbarrier_wait(ring.value_full(values.stage), values.parity);
+        if (tokens < T::kBlock) clear_values(ring.value(values.stage), tokens, thread, own);
+        ptx::wgmma_fence();
+        multiply_values(o, weights, ring.value(values.stage));
+        ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ptx::wgmma_own(o);
-        release(ring.value_empty(value_stage));
-        if (++value_stage == T::kStages) {
-          value_stage = 0;
-          value_parity ^= 1;
-        }
-#pragma unroll
-        for (int d = 0; d < kDTiles; ++d) {
-          o[d][0] *= factor[0];
-          o[d][1] *= factor[0];
-          o[d][2] *= factor[1];
-          o[d][3] *= factor[1];
-        }
-        pack_weights(weights, s);
+        release(ring.value_empty(values.stage));
+        values.advance();
+      } else {
+        release(ring.query_empty());
       }
-      ptx::mbarrier_wait(ring.value_full(value_stage), value_parity);
-      if (tokens < T::kBlock) clear_values(ring.value(value_stage), tokens, thread, own);
-      ptx::wgmma_fence();
-      multiply_values(o, weights, ring.value(value_stage));
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-      ptx::wgmma_own(o);
+      state.finish();
+      store(p, o, state, ring.shared + T::kOutputOffset + group * 64 * T::kWidth, id, out, group,
+            thread, own, scale_log2);
+      if (!T::kPersistent) break;
     }
-    state.finish();
-    store(p, o, state, query, id, out, group, thread, own, scale_log2);
+    if (thread == 0) ptx::tma_store_wait_read();  // of shared memory, which ends with the CTA
   }
 
-  // Rounds the output into the warpgroup's rows of Q, which nobody reads any more, and stores it.
+  // Rounds the output into shared memory and stores it from there.
   __device__ static void store(const CakeVsaParams &p, Output &o, const SoftmaxState<1> &state,
                                uint32_t rows, const RowId &id, const CakeTensorMap *out, int group,
                                int thread, uint32_t barrier, float scale_log2) {
@@ -326,6 +268,8 @@ struct Hopper {
             sum == 0.0f ? -INFINITY : (state.maximum[0][half] * scale_log2 + log2f(sum)) * kLn2;
       }
     }
+    if (thread == 0) ptx::tma_store_wait_read();  // the last row's output has left
+    ptx::barrier_sync(barrier, 128);
     // stmatrix: lane l gives the address of row l % 8 of matrix l / 8; matrices in the order
     // (rows 0-7, columns 0-7), (rows 8-15, columns 0-7), the same eight columns further.
     const int row = warp_row + lane % 16;
@@ -348,21 +292,21 @@ struct Hopper {
         ptx::tma_store(out, panel * T::kPanel, id.head, first_token, rows + panel * T::kPanelBytes);
       }
       ptx::tma_store_commit();
-      ptx::tma_store_wait_read();
     }
   }
 
   __device__ static void run(const CakeVsaParams &p, const CakeTensorMap *q, const CakeTensorMap *k,
                              const CakeTensorMap *v, const CakeTensorMap *out) {
     extern __shared__ __align__(1024) char shared[];
-    const RowId id = row_of_work_item(p, blockIdx.x);
-    if (!id.valid) return;
     const Ring ring = {static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
     if (threadIdx.x == 0) {
       ptx::mbarrier_init(ring.query_full(), 1);
-      for (int stage = 0; stage < T::kStages; ++stage) {
+      ptx::mbarrier_init(ring.query_empty(), T::kGroups);
+      for (int stage = 0; stage < T::kKeyStages; ++stage) {
         ptx::mbarrier_init(ring.key_full(stage), 1);
         ptx::mbarrier_init(ring.key_empty(stage), T::kGroups);
+      }
+      for (int stage = 0; stage < T::kValueStages; ++stage) {
         ptx::mbarrier_init(ring.value_full(stage), 1);
         ptx::mbarrier_init(ring.value_empty(stage), T::kGroups);
       }
@@ -373,10 +317,10 @@ struct Hopper {
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == T::kGroups) {
       if constexpr (T::kMoveRegisters) ptx::give_registers<40>();
-      if (threadIdx.x == T::kGroups * 128) produce(p, ring, id, q, k, v);
+      if (threadIdx.x == T::kGroups * 128) produce(p, ring, q, k, v);
     } else {
       if constexpr (T::kMoveRegisters) ptx::take_registers<232>();
-      consume(p, ring, id, shared, out, group);
+      consume(p, ring, shared, out, group);
     }
   }
 };

@@ -272,6 +272,11 @@ def device_capability(int device):
     )
 
 
+def device_multiprocessors(int device):
+    """Return how many SMs a device has."""
+    return device_attribute(device, <int>cu.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+
+
 def current_device():
     """Return the device of this thread's current context; 0 where no context is current.
 

@@ -72,6 +72,8 @@ class SimulatedDevice:
     ----------
     gpu
         The GPU behind it; None once it is closed.
+    capability, multiprocessors
+        As a driver would say of the GPU.
     report
         Of the last run, or None.
     """
@@ -82,6 +84,7 @@ class SimulatedDevice:
         self.progress = progress
         self.arch = gpu.arch
         self.capability = gpu.capability
+        self.multiprocessors = gpu.sms
         self._lock = threading.Lock()
         self._modules: dict[str, Module] = {}
 

@@ -112,6 +112,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setitem(sys.modules, "cakert.vsa_launch", launch)
     monkeypatch.setattr(memory, "Workspace", HostWorkspace)
     monkeypatch.setattr(vsa_device, "open_device", open_device)
+    monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: 132)
     monkeypatch.setattr(vsa_device, "load_kernel", lambda name, entry, index: device.kernel)
     monkeypatch.setattr(
         vsa_device, "stream_of", lambda tensor, index: device.sources.append(tensor) or 77
