@@ -25,6 +25,12 @@ from cakert.vsa_params cimport (
 
 from cakert import arrays
 
+cdef extern from *:
+    """
+    static_assert(sizeof(CakeTensorMap) == sizeof(CUtensorMap), "the driver fills them");
+    static_assert(alignof(CakeTensorMap) >= alignof(CUtensorMap), "where the driver wants them");
+    """
+
 cdef enum:
     ALIGNMENT = 16                   # bytes: the kernels read and write 16 at a time
 

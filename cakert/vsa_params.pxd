@@ -32,9 +32,3 @@ cdef extern from "vsa_params.h":
         uint32_t num_qo_heads
         uint32_t num_kv_heads
         float sm_scale
-
-cdef extern from *:
-    """
-    static_assert(sizeof(CakeTensorMap) == sizeof(CUtensorMap), "the driver fills them");
-    static_assert(alignof(CakeTensorMap) >= alignof(CUtensorMap), "where the driver wants them");
-    """
