@@ -78,6 +78,20 @@ def test_the_newest_groups_may_stay_pending():
     assert one.ready() and two.ready() and three.ready()
 
 
+def test_a_transfer_belongs_to_the_group_that_was_open_when_it_was_issued():
+    bench, _, address = make()
+    for slot in range(2):
+        store(bench, address, slot)
+        bench.issue(COMMIT)
+    oldest, both = wait(bench, 1), wait(bench, 0)
+    # Only what the wait of the oldest group asks for: its read, then its write.
+    while not oldest.ready():
+        assert bench.launch.engine.perform_one(set(oldest.needs()))
+    assert not both.ready()
+    assert len(bench.launch.engine) == 1
+    assert wait(bench, 1) is None
+
+
 def test_uncommitted_copies_and_other_threads_are_not_waited_for():
     bench, _, address = make()
     store(bench, address, 0)

@@ -47,6 +47,26 @@ def test_lazy_takes_the_youngest_that_its_order_allows(start):
     assert log == ["b", "m1", "m2", "m3", "a"]
 
 
+def test_lazy_takes_what_must_precede_an_operation_that_is_needed(start):
+    launch, cta = start("lazy")
+    log = []
+    submit(launch, cta, log, "m1", order="mma")
+    needed = submit(launch, cta, log, "m2", order="mma")
+    submit(launch, cta, log, "signal", signals=["group"])
+    submit(launch, cta, log, "b")
+    assert launch.engine.perform_one({needed}) and log == ["m1"]
+    assert launch.engine.perform_one({needed}) and log == ["m1", "m2"]
+    assert launch.engine.perform_one({"group"}) and log == ["m1", "m2", "signal"]
+
+
+def test_lazy_takes_the_youngest_where_none_is_needed(start):
+    launch, cta = start("lazy")
+    log = []
+    for name in "abc":
+        submit(launch, cta, log, name)
+    assert launch.engine.perform_one({"signalled by none"}) and log == ["c"]
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(5))
 def test_order_is_kept_and_everything_completes(start, schedule, seed):
@@ -76,16 +96,17 @@ def test_random_differs_by_seed_and_repeats_by_seed(start):
     assert len({tuple(order(seed)) for seed in range(5)}) > 1
 
 
+@pytest.mark.parametrize("order", [None, "q"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_an_operation_may_submit_another(start, schedule):
+def test_an_operation_may_submit_another(start, schedule, order):
     launch, cta = start(schedule)
     log = []
 
     def first():
-        submit(launch, cta, log, "second", order="q")
+        submit(launch, cta, log, "second", order=order)
         log.append("first")
 
-    launch.engine.submit(Operation("first", WHERE, cta, first, order="q"))
+    launch.engine.submit(Operation("first", WHERE, cta, first, order=order))
     launch.engine.drain()
     assert log == ["first", "second"]
 

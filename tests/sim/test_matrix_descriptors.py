@@ -64,9 +64,10 @@ def test_no_swizzle_column_strips_of_gpu_facts():
     assert got[13, 7] == START + 13 * 16 + 14
 
 
-def test_atoms_of_32_bytes():
+@pytest.mark.parametrize("sbo", [512, 4096])
+def test_atoms_of_32_bytes(sbo):
     # Rows of 128 bytes; 32-byte chunk j of row r goes to chunk j ^ (r % 4); 4 rows a pattern.
-    lbo, sbo = 8192, 512
+    lbo = 8192
     descriptor = decode(blackwell_descriptor(START, lbo, sbo, "128-32"), blackwell=True)
     got = descriptor.addresses(64, 8, 4, "mn")
     for mn in range(64):

@@ -378,6 +378,20 @@ def test_shared_memory_is_held_until_it_is_performed():
         case.together(case.issue, case.commit, case.waits[0])
 
 
+@pytest.mark.parametrize("row", [0, 15, 16, 40, 63])
+def test_every_row_of_a_is_held(row):
+    case = Case(8, scale_d=imm(0), schedule="lazy")
+    case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
+    lbo, sbo = strides(64, 2, 128, "k")
+    place = A_START + tile_place(row, 9, 2, swizzle=128, major="k", lbo=lbo, sbo=sbo)
+    warp = case.warps[0]
+    case.each(case.fence, case.issue, case.commit)
+    with pytest.raises(Fault, match=r"shared-in-flight.*wgmma\.mma_async"):
+        case.cta.shared.generic_write(np.array([place]), np.zeros(1, np.uint8), 0, warp.where())
+    case.each(case.waits[0])
+    case.cta.shared.generic_write(np.array([place]), np.zeros(1, np.uint8), 0, warp.where())
+
+
 def second_form(case, columns, names):
     """Another mma_async of the same case with its own accumulator registers."""
     return case.machine.bind(
@@ -402,6 +416,20 @@ def test_other_shape_on_registers_in_flight():
             handler(warp, FULL)
     case.together(case.commit, case.waits[0])
     other(warp, FULL)
+
+
+def test_registers_that_a_later_accumulator_shares_stay_busy():
+    case = Case(16)
+    other = second_form(case, 8, case.d[4:8])
+    case.place_operands(np.ones((64, 16)), np.ones((16, 16)))
+    case.launch.ignore.add("wgmma-accumulator-shape")
+    warp = case.warps[0]
+    case.together(case.fence, case.issue, case.commit, other, case.commit)
+    assert warp.busy == {warp.row(r) for r in case.d}
+    case.together(case.waits[1])
+    assert warp.busy == {warp.row(r) for r in case.d[4:8]}
+    case.together(case.waits[0])
+    assert warp.busy == set()
 
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
@@ -446,6 +474,22 @@ def test_a_from_an_accumulator_in_flight():
     other(warp, FULL)
     with pytest.raises(Fault, match="register-in-flight"):
         case.issue(warp, FULL)
+
+
+def test_a_from_its_own_accumulator():
+    case = Case(8)
+    own = case.machine.bind(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16",
+        vec(case.d),
+        vec([*case.a[:3], case.d[2]]),
+        DESC_B,
+        imm(0),
+        *(imm(x) for x in (1, 1, 0)),
+    )
+    case.place_operands(np.ones((64, 16)), np.ones((8, 16)))
+    case.fence(case.warps[0], FULL)
+    with pytest.raises(Fault, match="register-in-flight"):
+        own(case.warps[0], FULL)
 
 
 def test_faults_at_issue():

@@ -56,6 +56,16 @@ def test_where_rows_land(shape, schedule):
     assert bench.cta.mbarriers.at(1024 + 64).phase == 1
 
 
+def test_the_source_is_told_to_shared_memory():
+    bench = Bench("lazy")
+    bench.alloc(64)
+    data = np.random.default_rng(0).integers(1, 256, (64, 16), np.uint8)
+    bench.set("%rd0", put_k_major(bench.cta.shared, 4096, data))
+    bench.set("%r0", 12)
+    bench.one("tcgen05.cp.cta_group::1.64x128b.warpx2::02_13 [%r0], %rd0;")
+    assert bench.cta.shared.reads == [(4096, 64 * 16)]
+
+
 def test_swizzled_source():
     bench = Bench()
     bench.alloc(64)

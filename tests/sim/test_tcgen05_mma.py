@@ -132,6 +132,20 @@ def test_a_from_tensor_memory(m, n, ws, dtype):
             assert got == np.float32(exact)
 
 
+def test_a_in_tensor_memory_starts_at_the_lane_of_d():
+    for d_lane, a_lane in ((0, 16), (16, 0)):
+        bench = ready(64, 64, lane=d_lane, column=256)
+        before = bench.fill()
+        put(bench, None, matrices(64, 64)[1].astype(BF16))
+        bench.set("%r502", a_lane << 16)
+        with pytest.raises(Fault, match=f"A of M = 64 starts at lane {a_lane}") as caught:
+            issue(bench, a="[%r502]")
+        assert caught.value.name == "tmem-misaligned"
+        assert (bench.memory.cells == before).all()
+        bench.set("%r502", d_lane << 16)
+        issue(bench, a="[%r502]")
+
+
 def mn_major(bench: Bench, matrix: np.ndarray, at: int) -> int:
     """16-bit matrix (mn, 16) MN-major, swizzled 128B, as TMA writes 64-column boxes.
 
@@ -207,6 +221,26 @@ def test_disabled_lanes_keep_their_cells(m):
     for lane in range(128):
         kept = lane not in used or words[lane // 32] >> lane % 32 & 1
         assert (full[lane, :64] == before[lane, :64]).all() == bool(kept), lane
+
+
+def test_disabled_lanes_need_no_accumulator():
+    bench = ready(128, 64)
+    a, b = (matrix.astype(BF16) for matrix in matrices(128, 64))
+    put(bench, a, b)
+    for index, word in enumerate((0, 0, FULL, FULL)):
+        bench.set(f"%r{510 + index}", word)
+    tail = "{%r510, %r511, %r512, %r513}, %p0"
+    issue(bench, tail=tail)
+    bench.set("%p0", True)
+    issue(bench, tail=tail)
+    exact = 2 * (a.astype(float) @ b.astype(float).T)[:64]
+    got = bench.memory.cells[:64, :64].view(np.float32)
+    np.testing.assert_allclose(got, exact, rtol=2e-7)
+    assert bench.memory.written[:64, :64].all() and not bench.memory.written[64:].any()
+    bench.set("%r512", FULL - 1)  # lane 64 takes part, and nobody wrote it
+    with pytest.raises(Fault, match="accumulator D") as caught:
+        issue(bench, tail=tail)
+    assert caught.value.name == "tmem-uninitialised"
 
 
 def test_f16_accumulator_takes_low_halves():

@@ -180,6 +180,21 @@ def test_commit_covers_everything_before_it_and_fires_each_time(bench):
     assert bench.cta.mbarriers.at(BASE + 72).phase == 1
 
 
+def test_commit_of_a_thread_that_issued_nothing_waits_for_nothing():
+    bench = ready("lazy")
+    barrier = bench.cta.mbarriers.at(BASE + 64)
+    bench.one(MMA, warp=4)
+    bench.commit(warp=4, lane=1)
+    assert bench.launch.engine.perform_one({(bench.cta, BASE + 64)})
+    assert barrier.phase == 1
+    assert [operation.name for operation in bench.launch.engine.pending()] == ["tcgen05.mma"]
+    bench.commit(warp=4)
+    assert bench.launch.engine.perform_one({(bench.cta, BASE + 64)})
+    assert barrier.phase == 1  # that was the MMA
+    assert bench.launch.engine.perform_one({(bench.cta, BASE + 64)})
+    assert barrier.phase == 2
+
+
 def test_commit_to_a_generic_address_and_to_a_multicast_mask(bench):
     bench.set("%rd4", (1 << 48) + BASE + 64)
     bench.one("tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%rd4];")
@@ -215,6 +230,18 @@ def test_missing_fences_are_notes(bench):
     bench.set("%r500", 256)
     bench.run(LOAD, 0)
     assert bench.launch.notes == ["tcgen05-missing-fence"]
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_copy_needs_the_fences_of_an_mma(bench, fenced):
+    bench.set("%r0", 0x3F803F80)
+    bench.run(STORE, 0)
+    bench.finish(bench.run(WAIT_ST, 0))
+    if fenced:
+        bench.run(BEFORE, 0)
+        bench.run(AFTER, 4)
+    bench.one("tcgen05.cp.cta_group::1.128x128b [%r500], %rd0;", warp=4)
+    assert set(bench.launch.notes) == (set() if fenced else {"tcgen05-missing-fence"})
 
 
 def test_all_fences_leave_no_note(bench):
