@@ -254,7 +254,7 @@ def test_ranges_do_not_overlap(rng):
     block = rng.integers(1, 256, 256, np.uint8)
     lend(memory, block[64:128])
     for part in (block[:65], block[127:], block[80:90], block):
-        with pytest.raises(ValueError, match="overlaps"):
+        with pytest.raises(ValueError, match="overlaps array, which is lent already"):
             lend(memory, part)
     with pytest.raises(ValueError, match="cannot lend"):
         memory.register(block.ctypes.data, 0, True, "empty")

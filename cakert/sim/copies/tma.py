@@ -18,7 +18,7 @@ from cakert.sim.copies.ranges import claimed
 from cakert.sim.copies.reductions import Combine, combination, combined
 from cakert.sim.copies.targets import Target
 from cakert.sim.copies.tensor_map import TENSOR_MAP_BYTES
-from cakert.sim.machine.addresses import WINDOW_SHIFT
+from cakert.sim.machine.addresses import PARAM_BASE, WINDOW_SHIFT
 from cakert.sim.machine.asynchronous import Operation
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = ["SHARED_ALIGNMENT", "Request", "combination_of", "load", "read_box", 
 SHARED_ALIGNMENT = 128
 """Of the shared address of a tensor copy (CUDA programming guide, tensor memory access)."""
 
-_PARAM_WINDOW = 3
+_PARAM_WINDOW = PARAM_BASE >> WINDOW_SHIFT
 _MAP_ALIGNMENT = 64
 
 

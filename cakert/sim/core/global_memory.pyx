@@ -52,12 +52,13 @@ cdef class GlobalMemory:
         cdef Py_ssize_t at = self.lower_bound(address)
         if nbytes == 0 or address == 0:
             raise ValueError(f"{name}: cannot lend {nbytes} bytes at {address:#x}")
-        if (at < self.count and self.starts[at] < address + nbytes) or (
-            at > 0 and self.ends[at - 1] > address
-        ):
+        cdef Py_ssize_t other = at
+        if at > 0 and self.ends[at - 1] > address:
+            other = at - 1
+        if other < at or (at < self.count and self.starts[at] < address + nbytes):
             raise ValueError(
-                f"{name}: [{address:#x}, {address + nbytes:#x}) overlaps a range that is lent "
-                "already"
+                f"{name}: [{address:#x}, {address + nbytes:#x}) overlaps {self.names[other]}, "
+                "which is lent already"
             )
         self.reserve()
         memmove(&self.starts[at + 1], &self.starts[at], (self.count - at) * sizeof(uint64_t))

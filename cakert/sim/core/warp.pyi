@@ -9,9 +9,6 @@ from cakert.sim.faults import Where
 RUNNING: int
 BLOCKED: int
 EXITED: int
-SHARED_BASE: int
-LOCAL_BASE: int
-PARAM_BASE: int
 
 class Warp:
     cta: Any

@@ -23,9 +23,6 @@ from cakert.sim.core.specials import special_value
 from cakert.sim.faults import Where
 
 RUNNING, BLOCKED, EXITED = 0, 1, 2
-SHARED_BASE = 1 << 48
-LOCAL_BASE = 2 << 48
-PARAM_BASE = 3 << 48
 
 cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil

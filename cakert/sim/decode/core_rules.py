@@ -7,16 +7,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from cakert.sim.core.lanes import mask_array, mask_of
 from cakert.sim.decode.binder import Binder, register_bits
+from cakert.sim.machine.addresses import LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW_SHIFT
 from cakert.sim.ptx.model import Instruction, LabelRef, Operand, Register, Sink, Vector
 
-__all__ = ["CORE_RULES", "LOCAL_BASE", "PARAM_BASE", "SHARED_BASE"]
+__all__ = ["CORE_RULES"]
 
 Fields: TypeAlias = dict[str, Any]
-
-SHARED_BASE = 1 << 48
-LOCAL_BASE = 2 << 48
-PARAM_BASE = 3 << 48
 
 _SPACES = {
     "global": "global",
@@ -162,7 +160,7 @@ def _convert_address(instruction: Instruction, binder: Binder) -> Fields:
     base = np.uint64(-bases[space] & 0xFFFFFFFFFFFFFFFF if back else bases[space])
 
     def convert(warp: Any, mask: int) -> None:
-        lanes = ((mask >> np.arange(32)) & 1).astype(bool)
+        lanes = mask_array(mask)
         warp.file64[out, lanes] = warp.file64[from_row, lanes] + base
 
     return {"kind": "handler", "handler": convert}
@@ -178,11 +176,7 @@ def _is_space(instruction: Instruction, binder: Binder) -> Fields:
     row = binder.row(instruction.operands[1], 64)
 
     def test(warp: Any, mask: int) -> None:
-        inside = int(
-            np.packbits(warp.file64[row] >> np.uint64(48) == window, bitorder="little").view(
-                np.uint32
-            )[0]
-        )
+        inside = mask_of(warp.file64[row] >> np.uint64(WINDOW_SHIFT) == window)
         old = int(warp.predicates[out])
         warp.predicates[out] = (old & ~mask) | (inside & mask)
 

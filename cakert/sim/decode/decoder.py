@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from cakert.sim.core.code import Code
+from cakert.sim.core.lanes import mask_array
 from cakert.sim.core.specials import VARYING, is_special
 from cakert.sim.decode.binder import Binder, Handler
 from cakert.sim.decode.core_rules import CORE_RULES
@@ -270,7 +269,7 @@ def _read_clock(name: str, instruction: Instruction, binder: Binder) -> Handler:
     def read(warp: Any, mask: int) -> None:
         value = (warp.cta.launch.clock >> shift) & (2**64 - 1 if wide else 2**32 - 1)
         file = warp.file64 if wide else warp.file32
-        file[out, ((mask >> np.arange(32)) & 1).astype(bool)] = value
+        file[out, mask_array(mask)] = value
 
     return read
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from cakert.sim.machine.launch import Place
 
 __all__ = [
+    "LOCAL_BASE",
     "OFFSET_MASK",
+    "PARAM_BASE",
     "RANK_SHIFT",
     "SHARED_BASE",
     "WINDOW_SHIFT",
@@ -26,8 +28,11 @@ __all__ = [
     "resolve_shared",
 ]
 
+# Where the windows of the generic address space begin; all else is global memory.
 WINDOW_SHIFT = 48
 SHARED_BASE = 1 << WINDOW_SHIFT
+LOCAL_BASE = 2 << WINDOW_SHIFT
+PARAM_BASE = 3 << WINDOW_SHIFT
 RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
