@@ -17,9 +17,6 @@
 
 namespace cake {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
 template <int kBlock_, int kHeadDim_, bool kBf16_>
 struct PortableTraits {
   static constexpr int kBlock = kBlock_;
@@ -94,17 +91,10 @@ struct Portable {
             query + loader.shared_off + pass * QueryLoader::kRowsPerPass * Layout::kPitch +
             group * Layout::kGroupBytes);
         const uint4 value = *chunk;
-        *chunk = {times_sign(value.x, scale), times_sign(value.y, scale),
-                  times_sign(value.z, scale), times_sign(value.w, scale)};
+        *chunk = {times_sign<T::kBf16>(value.x, scale), times_sign<T::kBf16>(value.y, scale),
+                  times_sign<T::kBf16>(value.z, scale), times_sign<T::kBf16>(value.w, scale)};
       }
     }
-  }
-
-  // Two elements times -1 (scale < 0) or times 0, where NaN and infinity give NaN.
-  __device__ static uint32_t times_sign(uint32_t pair, float scale) {
-    if (scale < 0.0f) return pair ^ 0x80008000u;
-    constexpr uint32_t kExponents = T::kBf16 ? 0x7F807F80u : 0x7C007C00u;
-    return __vcmpeq2(pair & kExponents, kExponents) & 0x7FFF7FFFu;
   }
 
   // s = Q K^T for kStep keys that start at `keys` (address of the lane's first ldmatrix row).
@@ -163,20 +153,6 @@ struct Portable {
   }
 
   // Keys from `valid` on (counted from the step's first) take no part.
-  __device__ __forceinline__ static void mask_keys(float (&s)[T::kMTiles][kSTiles][4], int lane,
-                                                   int valid) {
-#pragma unroll
-    for (int m = 0; m < T::kMTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kSTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (n * 8 + lane % 4 * 2 + i % 2 >= valid) s[m][n][i] = -INFINITY;
-        }
-      }
-    }
-  }
-
   struct QueryFragments {
     uint32_t address;  // the lane's chunk of the warp's first 16 rows
     uint32_t held[T::kQueryInRegisters ? T::kMTiles : 1][T::kQueryInRegisters ? kKSteps : 1][4];
@@ -206,7 +182,7 @@ struct Portable {
   // Divides by the sums and writes the warp's rows, through shared memory so that a row leaves in
   // 16-byte pieces. `tile` is the warp's own part of the query tile.
   __device__ static void store(const CakeVsaParams &p, const Accumulator &o,
-                               const SoftmaxState<T::kMTiles> &state, char *tile, int lane,
+                               const SoftmaxState<T::kMTiles, false> &state, char *tile, int lane,
                                uint64_t first_token, uint32_t head, float scale_log2) {
 #pragma unroll
     for (int m = 0; m < T::kMTiles; ++m) {
@@ -299,7 +275,7 @@ struct Portable {
     apply_scale_sign(thread, shared + T::kQueryOffset, p.sm_scale);
     __syncthreads();
     // Clamped: the product of the largest scales is no float.
-    const float scale_log2 = p.sm_scale == 0.0f ? kLog2E : fminf(fabsf(p.sm_scale) * kLog2E, FLT_MAX);
+    const float scale_log2 = softmax_scale(p.sm_scale);
 
     const uint32_t lane_values = Layout::lane_offset_rows_first(lane);
     const QueryFragments query(query_tile + warp_row * Layout::kPitch + lane_values);
@@ -312,7 +288,7 @@ struct Portable {
         o[m][d][0] = o[m][d][1] = o[m][d][2] = o[m][d][3] = 0.0f;
       }
     }
-    SoftmaxState<T::kMTiles> state;
+    SoftmaxState<T::kMTiles, false> state;
 
     uint32_t stage = stages;
     for (int tile = 0; tile < tiles; ++tile) {
@@ -357,21 +333,14 @@ struct Portable {
 }  // namespace cake
 
 // extern "C" names carry the variant: cake_vsa_portable_r64_d128_bf16.
-#define CAKE_PASTE(block, head_dim, type, suffix) cake_vsa_portable_r##block##_d##head_dim##_##type##suffix
-#define CAKE_NAME(block, head_dim, type, suffix) CAKE_PASTE(block, head_dim, type, suffix)
-#if CAKE_BF16
-#define CAKE_TYPE bf16
-#else
-#define CAKE_TYPE fp16
-#endif
+#define CAKE_FAMILY portable
+#include "vsa_names.cuh"
 
 using Traits = cake::PortableTraits<CAKE_BLOCK, CAKE_HEAD_DIM, CAKE_BF16>;
 
-// {threads, dynamic shared bytes}: the build tool reads them from the PTX into the manifest.
-extern "C" __constant__ const uint32_t CAKE_NAME(CAKE_BLOCK, CAKE_HEAD_DIM, CAKE_TYPE, _geometry)[2] = {
-    Traits::kThreads, Traits::kSharedBytes};
+extern "C" __constant__ const uint32_t CAKE_GEOMETRY[2] = {Traits::kThreads, Traits::kSharedBytes};
 
 extern "C" __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtas)
-    CAKE_NAME(CAKE_BLOCK, CAKE_HEAD_DIM, CAKE_TYPE, )(const __grid_constant__ CakeVsaParams params) {
+    CAKE_KERNEL(const __grid_constant__ CakeVsaParams params) {
   cake::Portable<Traits>::run(params);
 }

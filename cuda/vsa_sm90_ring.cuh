@@ -4,6 +4,7 @@
 
 #include "vsa_params.h"
 #include "vsa_rows.cuh"
+#include "vsa_sm90_warpgroup.cuh"
 
 namespace cake {
 
@@ -21,12 +22,9 @@ struct HopperTraits {
   // CTAs of an SM: as many as registers allow without spills.
   static constexpr int kMinCtas = kGroups == 2 ? 1 : kHeadDim == 128 ? 2 : 3;
 
-  // A tile is kept in panels of kPanel columns, each row as wide as the swizzle.
-  static constexpr int kPanel = CAKE_MAP_PANEL(kHeadDim);
-  static constexpr int kWidth = kPanel * 2;
-  static constexpr int kPanels = kHeadDim / kPanel;
-  static constexpr int kPanelBytes = kBlock * kWidth;
-  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  using Panels = HopperPanels<kHeadDim>;
+  static constexpr int kPanelBytes = kBlock * Panels::kWidth;
+  static constexpr int kTileBytes = Panels::kPanels * kPanelBytes;
   static constexpr int kKeyStages = 2;
   static constexpr int kValueStages = 2;
   static constexpr bool kTurns = kGroups == 2;
@@ -78,20 +76,23 @@ struct Cursor {
   }
 };
 
-// Walks the blocks of a row that have keys. Producer and consumers do it alike.
+// Walks the blocks of a row that have keys. Producer and consumers do it alike. Entries are read one
+// ahead; the first together with the count, which halves the wait before a row's first copy.
 template <int kBlock>
 struct Walk {
   const CakeVsaParams &p;
   uint32_t row;
+  uint32_t ahead;
   int count;
   int i = -1;
   uint32_t block = 0;
   int tokens = 0;
   __device__ Walk(const CakeVsaParams &params, uint32_t r)
-      : p(params), row(r), count(row_count(params, r)) {}
+      : p(params), row(r), ahead(row_block(params, r, 0)), count(row_count(params, r)) {}
   __device__ bool next() {
     while (++i < count) {
-      block = row_block(p, row, i);
+      block = ahead;
+      ahead = row_block(p, row, min(i + 1, count - 1));
       tokens = block_tokens<kBlock>(p, block);
       if (tokens > 0) return true;
     }

@@ -9,17 +9,23 @@
 
 namespace cake::ptx {
 
-// Descriptor of a swizzled operand in shared memory. kWidth: bytes of the swizzle (128 or 64).
-// `stride` is the distance of 8-row groups; `leading`, used by operands that are contiguous along
-// M or N only, that of the pieces of kWidth bytes.
+// A value that all lanes hold, so told to the assembler, which then computes with it once a warp.
+__device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
+
+// A swizzled operand in shared memory, in rows of kWidth bytes (128 or 64), and the descriptors of its
+// parts. `stride` is the distance of 8-row groups; `leading`, used by operands that are contiguous
+// along M or N only, that of the pieces of kWidth bytes.
 template <int kWidth>
-__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t leading,
-                                                     uint32_t stride) {
+struct WgmmaOperand {
   static_assert(kWidth == 128 || kWidth == 64, "the swizzles in use");
-  constexpr uint64_t kSwizzle = kWidth == 128 ? 1 : 2;
-  return kSwizzle << 62 | static_cast<uint64_t>(stride >> 4) << 32 |
-         static_cast<uint64_t>(leading >> 4) << 16 | (address & 0x3FFFF) >> 4;
-}
+  uint32_t low;
+  static constexpr uint64_t kHigh =
+      (kWidth == 128 ? 1ull : 2ull) << 62 | static_cast<uint64_t>(8 * kWidth >> 4) << 32;
+  __device__ __forceinline__ WgmmaOperand(uint32_t address, uint32_t leading)
+      : low(uniform((address & 0x3FFFF) >> 4 | leading >> 4 << 16)) {}
+  // The descriptor of what lies `offset` bytes further.
+  __device__ __forceinline__ uint64_t at(uint32_t offset) const { return kHigh | (low + offset / 16); }
+};
 
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
