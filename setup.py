@@ -69,6 +69,7 @@ def extensions() -> list[Extension]:
         "cakert.runtime.library",
         "cakert.runtime.memory",
         "cakert.runtime.tensormap",
+        "cakert.group_lists",
         "cakert.vsa_launch",
         "cakert.sim.core.code",
         "cakert.sim.core.global_memory",

@@ -28,16 +28,19 @@ class Route:
     family
         Kernel source that it comes from.
     grid
-        Thread blocks on grid x, from the number of rows (query heads x query blocks) and that of
-        the device's SMs.
+        Thread blocks on grid x, from the number of work items (rows, which are query heads x query
+        blocks, or groups of rows) and that of the device's SMs.
     tensor_maps
         Whether the kernel takes tensor maps of q, k, v and out behind CakeVsaParams.
+    grouped
+        Whether the kernel reads the group record (`groups`) and not the row lists.
     """
 
     name: str
     family: str
     grid: Callable[[int, int], int]
     tensor_maps: bool
+    grouped: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class _Family:
     dtypes: frozenset[str]
     grid: Callable[[int, int], int]
     tensor_maps: bool
+    grouped: bool = False
 
 
 def _block_per_row(rows: int, sms: int) -> int:
@@ -59,13 +63,23 @@ def _block_per_row(rows: int, sms: int) -> int:
     return rows
 
 
-def _block_per_sm(rows: int, sms: int) -> int:
-    """A thread block for each SM, which takes every so many rows of the tile order."""
-    return min(rows, sms)
+def _block_per_sm(items: int, sms: int) -> int:
+    """A thread block for each SM, which takes every so many rows of the tile order, or groups."""
+    return min(items, sms)
 
 
 # The first line that takes a problem is its route.
 _FAMILIES = (
+    _Family(
+        name="sm90_group",
+        capabilities=frozenset({(9, 0)}),
+        blocks=frozenset({64}),
+        head_dims=frozenset({128}),
+        dtypes=frozenset({"float16", "bfloat16"}),
+        grid=_block_per_sm,
+        tensor_maps=True,
+        grouped=True,
+    ),
     _Family(
         name="sm90",
         capabilities=frozenset({(9, 0)}),
@@ -98,12 +112,19 @@ _FAMILIES = (
 _only: ContextVar[str | None] = ContextVar("only", default=None)
 
 
-def families(capability: tuple[int, int] | None = None) -> tuple[str, ...]:
-    """All families, or those with kernels for a capability, the preferred one first."""
+def families(
+    capability: tuple[int, int] | None = None,
+    *,
+    R: int | None = None,
+    head_dim: int | None = None,
+) -> tuple[str, ...]:
+    """All families, or those with kernels for what is given, the preferred one first."""
     names = (
         family.name
         for family in _FAMILIES
-        if capability is None or capability in family.capabilities
+        if (capability is None or capability in family.capabilities)
+        and (R is None or R in family.blocks)
+        and (head_dim is None or head_dim in family.head_dims)
     )
     return tuple(dict.fromkeys(names))
 
@@ -155,7 +176,7 @@ def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) ->
             and dtype in family.dtypes
         ):
             name = f"cake_vsa_{family.name}_r{R}_d{head_dim}_{_SHORT[dtype]}"
-            return Route(name, family.name, family.grid, family.tensor_maps)
+            return Route(name, family.name, family.grid, family.tensor_maps, family.grouped)
     considered = [family for family in _FAMILIES if wanted in (None, family.name)]
     known = sorted({capability for family in considered for capability in family.capabilities})
     kernel = "kernel" if wanted is None else f"{wanted} kernel"

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from cakert import arrays, planner, validation, vsa_device
+from cakert.groups import Groups
 from cakert.planner import Faults, Pattern
+from cakert.routes import Route
 from cakert.validation import Device, Problem
 
 __all__ = [
@@ -30,9 +32,9 @@ class _Held(NamedTuple):
 
     problem: Problem
     device: Device
+    route: Route
     pattern_kind: str  # "mask" (also for BSR) or "q2k"
     capacity: int
-    index_bytes: int
     workspace: dict[str, Any]
     q2k_indices: Tensor | None
     q2k_num: Tensor | None
@@ -66,10 +68,17 @@ class CakeVsaPlan(dict[str, Any]):
         Name of the kernel that runs.
     workspace
         Device memory of the plan by name, for inspection.
+
+    Attributes
+    ----------
+    tiles_fetched
+        Blocks of K, and as many of V, that a run fetches: the sum of ``row_counts``, less what
+        rows share whose kernel fetches for two at a time. Update writes it.
     """
 
-    __slots__ = ("__weakref__", "_call", "_held", "_lens_fault", "_pattern_fault")
+    __slots__ = ("__weakref__", "_call", "_held", "_lens_fault", "_pattern_fault", "tiles_fetched")
 
+    tiles_fetched: int
     _call: Any
     _held: _Held
     _lens_fault: str | None
@@ -196,11 +205,12 @@ def plan_cake_vsa(
     where = resolve()
     route, entry = vsa_device.open_device(problem, where)
     _refuse_capture(tensors, where)  # only now can every library's captures be seen
+    grouped = vsa_device.group_rows(problem, pattern, route, where)
     kernel = vsa_device.load_kernel(route.name, entry, where)
     record = entry.kernel(route.name)
     kernel.load_on(where, record.shared_bytes)
     stream = vsa_device.stream_of(source, where)
-    workspace = vsa_device.upload(problem, pattern, lens, where, stream)
+    workspace = vsa_device.upload(problem, pattern, grouped, lens, where, stream)
     vsa_device.wait(stream, where)  # a run may come from any stream, so nothing may be under way
 
     if kind == "q2k" and q2k_num is None:
@@ -233,18 +243,21 @@ def plan_cake_vsa(
         workspace=dict(workspace),
     )
     plan._pattern_fault = plan._lens_fault = None
+    plan.tiles_fetched = _tiles_fetched(pattern, grouped)
     plan._held = _Held(
         problem=problem,
         device=where,
+        route=route,
         pattern_kind=kind,
         capacity=pattern.capacity,
-        index_bytes=pattern.index_bytes,
         workspace=workspace,
         q2k_indices=q2k_indices,
         q2k_num=q2k_num,
         row_counts=plan["row_counts"],
     )
-    plan._call = vsa_device.make_call(problem, pattern, route, record, kernel, where, workspace)
+    plan._call = vsa_device.make_call(
+        problem, pattern, grouped, route, record, kernel, where, workspace
+    )
     return plan
 
 
@@ -387,6 +400,7 @@ def update_cake_vsa(
 
     faults, lens_faults = Faults(strict=False), Faults(strict=False)
     pattern: Pattern | None = None
+    grouped: Groups | None = None
     if block_mask is not None:
         pattern = planner.from_mask(
             arrays.to_numpy(block_mask), num_qo_heads=problem.num_qo_heads, faults=faults
@@ -400,6 +414,8 @@ def update_cake_vsa(
             held.q2k_num if q2k_num is None else q2k_num,
             faults,
         )
+    if pattern is not None:
+        grouped = vsa_device.group_rows(problem, pattern, held.route, held.device)
     if kv_block_lens is not None:
         lens = planner.plan_block_lens(
             arrays.to_numpy(kv_block_lens), block=problem.block, faults=lens_faults
@@ -409,12 +425,13 @@ def update_cake_vsa(
     sources = [tensor for tensor in given if tensor is not None] or [held.q2k_indices]
     source = min(sources, key=lambda tensor: arrays.framework_of(tensor) == "numpy")
     stream = vsa_device.stream_of(source, held.device)
-    vsa_device.write(held.workspace, pattern, lens, held.capacity * held.index_bytes, stream)
+    vsa_device.write(held.workspace, pattern, grouped, lens, stream)
     # Kept apart: the half that was not given is still in use, with what was wrong with it.
     if lens is not None:
         own._lens_fault = lens_faults.first
     if pattern is not None:
         own._pattern_fault = faults.first
+        own.tiles_fetched = _tiles_fetched(pattern, grouped)
         counts = arrays.overwrite(held.row_counts, pattern.row_counts)
         if counts is not held.row_counts:
             own["row_counts"] = counts
@@ -491,6 +508,10 @@ def _q2k_pattern(
         else arrays.to_numpy(q2k_num)
     )
     return planner.from_q2k(lists, counts, kv_blocks=problem.kv_blocks, faults=faults)
+
+
+def _tiles_fetched(pattern: Pattern, grouped: Groups | None) -> int:
+    return int(pattern.row_counts.sum(dtype=np.int64)) if grouped is None else grouped.tiles
 
 
 def _own(plan: dict[str, Any]) -> CakeVsaPlan:

@@ -15,8 +15,9 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cakert import arrays, routes, validation
+from cakert import arrays, groups, routes, validation
 from cakert.errors import MINIMUM_DRIVER, CubinError
+from cakert.groups import Groups
 from cakert.planner import Pattern
 from cakert.validation import Device, Problem, is_simulated
 
@@ -24,6 +25,7 @@ __all__ = [
     "DeviceIndex",
     "capabilities",
     "capture_under_way",
+    "group_rows",
     "load_kernel",
     "make_call",
     "open_device",
@@ -219,21 +221,61 @@ def load_kernel(name: str, entry: Any, device: Device) -> Any:
         return kernel
 
 
+def group_rows(
+    problem: Problem, pattern: Pattern, route: routes.Route, device: Device
+) -> Groups | None:
+    """The groups of a pattern's rows, where the route's kernel reads them.
+
+    Raises
+    ------
+    ValueError
+        Their lists are too long together for the kernel's offsets.
+    """
+    if not route.grouped:
+        return None
+    made = groups.plan_groups(
+        pattern.row_blocks,
+        pattern.row_counts,
+        kv_blocks=problem.kv_blocks,
+        num_kv_heads=problem.num_kv_heads,
+        sms=_multiprocessors(device),
+        capacity=pattern.capacity,
+    )
+    entries = len(made.counts) * made.stride
+    if entries > validation.MAX_LIST_ENTRIES:
+        raise ValueError(
+            "the lists of all groups of query blocks must have at most "
+            f"{validation.MAX_LIST_ENTRIES} entries, got {len(made.counts)} groups of up to "
+            f"{made.stride}"
+        )
+    return made
+
+
 def upload(
     problem: Problem,
     pattern: Pattern,
+    grouped: Groups | None,
     lens: npt.NDArray[np.int32] | None,
     device: Device,
     stream: int,
 ) -> dict[str, Any]:
     """Allocate a plan's device memory and start filling it: workspaces by name."""
-    rows = problem.num_qo_heads * problem.q_blocks
-    pitch = pattern.capacity * pattern.index_bytes
-    sizes = {"row_blocks": rows * pitch, "row_counts": rows * 4, "tile_order": rows * 4}
+    if grouped is None:
+        rows = problem.num_qo_heads * problem.q_blocks
+        lists = rows * pattern.capacity * pattern.index_bytes
+        sizes = {"row_blocks": lists, "row_counts": rows * 4, "tile_order": rows * 4}
+    else:
+        entries = len(grouped.counts) * grouped.stride
+        sizes = {
+            "group_rows": grouped.rows.nbytes,
+            "group_blocks": entries * pattern.index_bytes,
+            "group_members": entries,
+            "group_counts": grouped.counts.nbytes,
+        }
     if lens is not None:
         sizes["kv_block_lens"] = lens.nbytes
     workspace = {name: _workspace(device, name, nbytes) for name, nbytes in sizes.items()}
-    write(workspace, pattern, lens, pitch, stream)
+    write(workspace, pattern, grouped, lens, stream)
     return workspace
 
 
@@ -248,18 +290,25 @@ def _workspace(device: Device, name: str, nbytes: int) -> Any:
 def write(
     workspace: dict[str, Any],
     pattern: Pattern | None,
+    grouped: Groups | None,
     lens: npt.NDArray[np.int32] | None,
-    pitch: int,
     stream: int,
 ) -> None:
     """Copy a pattern and lengths into their workspaces, in the order of ``stream``.
 
     Parameters
     ----------
-    pitch
-        Bytes between two rows' lists on the device.
+    grouped
+        The groups of ``pattern``, where the kernel reads them in place of its rows.
     """
-    if pattern is not None:
+    if grouped is not None:
+        pitch = grouped.stride * grouped.blocks.itemsize
+        workspace["group_rows"].copy_in(grouped.rows, stream)
+        workspace["group_blocks"].copy_rows_in(grouped.blocks, pitch, stream)
+        workspace["group_members"].copy_rows_in(grouped.members, grouped.stride, stream)
+        workspace["group_counts"].copy_in(grouped.counts, stream)
+    elif pattern is not None:
+        pitch = pattern.capacity * pattern.index_bytes
         workspace["row_blocks"].copy_rows_in(pattern.row_blocks, pitch, stream)
         workspace["row_counts"].copy_in(pattern.row_counts, stream)
         workspace["tile_order"].copy_in(pattern.tile_order, stream)
@@ -270,6 +319,7 @@ def write(
 def make_call(
     problem: Problem,
     pattern: Pattern,
+    grouped: Groups | None,
     route: routes.Route,
     record: Any,
     kernel: Any,
@@ -279,6 +329,13 @@ def make_call(
     """The launch of a plan, with everything frozen but the tensors of a run."""
     from cakert.vsa_launch import VsaCall
 
+    addresses = {name: space.pointer for name, space in workspace.items()}
+    items = problem.num_qo_heads * problem.q_blocks
+    if grouped is None:
+        sizes = {"row_stride": pattern.capacity}
+    else:
+        items = len(grouped.counts)
+        sizes = {"num_groups": items, "group_stride": grouped.stride}
     return VsaCall(
         kernel,
         device=0 if is_simulated(device) else device,
@@ -290,17 +347,14 @@ def make_call(
         head_dim=problem.head_dim,
         dtype=problem.dtype,
         sm_scale=problem.sm_scale,
-        row_blocks=workspace["row_blocks"].pointer,
-        row_counts=workspace["row_counts"].pointer,
-        kv_block_lens=workspace["kv_block_lens"].pointer if "kv_block_lens" in workspace else 0,
-        tile_order=workspace["tile_order"].pointer,
-        row_stride=pattern.capacity,
         index_bytes=pattern.index_bytes,
-        grid=route.grid(problem.num_qo_heads * problem.q_blocks, _multiprocessors(device)),
+        grid=route.grid(items, _multiprocessors(device)),
         threads=record.threads,
         shared_bytes=record.shared_bytes,
         tensor_maps=route.tensor_maps,
         keep_alive=tuple(workspace.values()),
+        **addresses,
+        **sizes,
     )
 
 

@@ -20,7 +20,7 @@ from cakert.runtime.tensor cimport (
 )
 from cakert.runtime.tensormap cimport encode_map, replace_address
 from cakert.vsa_params cimport (
-    CAKE_MAP_OUT_TOKENS, CAKE_MAP_PANEL, CAKE_VSA_PARAMS_VERSION, CakeTensorMap, CakeVsaParams,
+    CAKE_MAP_OUT_TOKENS, CAKE_VSA_PARAMS_VERSION, CakeTensorMap, CakeVsaParams,
 )
 
 from cakert import arrays
@@ -35,6 +35,7 @@ cdef enum:
     ALIGNMENT = 16                   # bytes: the kernels read and write 16 at a time
 
 include "vsa_tensors.pxi"
+include "vsa_parameters.pxi"
 
 
 cdef struct Expected:
@@ -42,35 +43,6 @@ cdef struct Expected:
     int32_t ndim
     uint8_t code
     uint8_t bits
-
-
-cdef int check_layout(str name, tuple layout, bint tensor_maps) except -1:
-    """Hold a kernel's parameters, (offset, size) each, to what this module passes."""
-    cdef list sizes = [<int>sizeof(CakeVsaParams)]
-    cdef str wanted = f"one CakeVsaParams of {sizeof(CakeVsaParams)} bytes"
-    if tensor_maps:
-        sizes += [<int>sizeof(CakeTensorMap)] * NUM_MAPS
-        wanted += f" and {<int>NUM_MAPS} tensor maps of {sizeof(CakeTensorMap)} bytes"
-    # Offsets are the assembler's: it aligns a map in the constant bank, not among the parameters.
-    if [size for _, size in layout] != sizes:
-        raise ValueError(f"{name} must take {wanted}; its parameters (offset, size) are {layout}")
-    return 0
-
-
-cdef dict describe_map(
-    str dtype, uint32_t head_dim, uint64_t heads, uint64_t tokens, uint32_t box_tokens
-):
-    """The map of a packed (tokens, heads, head_dim) tensor, as cuda/vsa_params.h has it."""
-    cdef uint32_t panel = CAKE_MAP_PANEL(head_dim)
-    cdef uint64_t head_bytes = 2 * head_dim
-    return {
-        "data_type": dtype,
-        "dims": (head_dim, heads, tokens),
-        "strides": (head_bytes, head_bytes * heads),
-        "box": (panel, 1, box_tokens),
-        "swizzle": f"{2 * panel}B",
-        "l2_promotion": "128B",
-    }
 
 
 @cython.final
@@ -93,16 +65,20 @@ cdef class VsaCall:
     dtype : str
         "float16" or "bfloat16".
     sm_scale : float
-    row_blocks, row_counts, kv_block_lens, tile_order : int
-        Device addresses of the pattern, 0 where there is none (see cuda/vsa_params.h).
-    row_stride, index_bytes : int
-        Entries between two rows' lists, and the size of an entry.
+    index_bytes : int
+        Size of an entry of row_blocks and group_blocks.
     grid, threads, shared_bytes : int
         Geometry: thread blocks on x, threads of each, dynamic shared memory in bytes.
     tensor_maps : bool
         Whether the kernel takes four tensor maps behind CakeVsaParams: of q, k, v and out.
     keep_alive : tuple
         Owners of the addresses.
+    row_blocks, row_counts, tile_order, kv_block_lens : int
+        Device addresses of the pattern, 0 where there is none (see cuda/vsa_params.h).
+    group_rows, group_blocks, group_members, group_counts : int
+        Those of the group record, likewise.
+    row_stride, group_stride, num_groups : int
+        Entries between two rows' lists and between two groups'; groups.
     """
 
     cdef readonly object kernel
@@ -120,9 +96,12 @@ cdef class VsaCall:
     def __init__(
         self, object kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
         uint32_t num_qo_heads, uint32_t num_kv_heads, uint32_t head_dim, str dtype, float sm_scale,
-        uint64_t row_blocks, uint64_t row_counts, uint64_t kv_block_lens, uint64_t tile_order,
-        uint32_t row_stride, uint32_t index_bytes, uint32_t grid, uint32_t threads,
-        uint32_t shared_bytes, bint tensor_maps, tuple keep_alive,
+        uint32_t index_bytes, uint32_t grid, uint32_t threads, uint32_t shared_bytes,
+        bint tensor_maps, tuple keep_alive,
+        uint64_t row_blocks=0, uint64_t row_counts=0, uint64_t tile_order=0,
+        uint64_t kv_block_lens=0, uint64_t group_rows=0, uint64_t group_blocks=0,
+        uint64_t group_members=0, uint64_t group_counts=0,
+        uint32_t row_stride=0, uint32_t group_stride=0, uint32_t num_groups=0,
     ):
         cdef tuple layout
         if isinstance(kernel, Kernel):
@@ -144,8 +123,14 @@ cdef class VsaCall:
         self.constants.row_counts = <const int32_t*>row_counts
         self.constants.kv_block_lens = <const int32_t*>kv_block_lens
         self.constants.tile_order = <const uint32_t*>tile_order
+        self.constants.group_rows = <const uint32_t*>group_rows
+        self.constants.group_blocks = <const void*>group_blocks
+        self.constants.group_members = <const uint8_t*>group_members
+        self.constants.group_counts = <const int32_t*>group_counts
         self.constants.index_bytes = index_bytes
         self.constants.row_stride = row_stride
+        self.constants.group_stride = group_stride
+        self.constants.num_groups = num_groups
         self.constants.num_rows = num_qo_heads * (M // block)
         self.constants.q_tokens = M
         self.constants.kv_tokens = N
@@ -179,7 +164,7 @@ cdef class VsaCall:
                 describe_map(dtype, head_dim, num_qo_heads, M, CAKE_MAP_OUT_TOKENS),
             )
             if self.loaded is not None:
-                self.encode_maps(row_blocks)
+                self.encode_maps(row_blocks or group_blocks)
 
     cdef int encode_maps(self, uint64_t anywhere) except -1:
         """Encode the maps; every run replaces their address, which must only be a valid one."""

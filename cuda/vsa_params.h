@@ -40,11 +40,16 @@ typedef struct CakeVsaParams {
   /* Work item i of the grid computes row tile_order[i]; null means row i. */
   const uint32_t *tile_order;
 
-  /* Group record, read by grouped routes only, otherwise null and num_groups 0. Group g joins the
-   * rows group_rows[g * CAKE_VSA_GROUP_ROWS + 0..7] (CAKE_VSA_NO_ROW pads) of one KV head and
-   * walks the union of their lists: group_counts[g] ascending entries of group_blocks (type of
-   * row_blocks) at g * group_stride; bit i of the matching byte of group_members says that the
-   * group's row i selects the block. */
+  /* Group record, read by grouped routes only, otherwise null and num_groups 0; such a route reads
+   * neither row lists nor tile order, which may then be null. Group g has the rows
+   * group_rows[g * CAKE_VSA_GROUP_ROWS + slot] of one KV head, slots that are not used
+   * CAKE_VSA_NO_ROW, slot 0 always a row; the same row in two slots means that its list is split
+   * between them. The group walks the union of its lists: group_counts[g] entries (even) of
+   * group_blocks (type of row_blocks) at g * group_stride (even). Bit `slot` of the matching byte of
+   * group_members says that the slot's row selects the block.
+   * Entries 2i and 2i + 1 are a stage, fetched together: both have the same members, or the second
+   * is padding, kv_blocks with members 0. Stages are not sorted by block: those of one membership
+   * ascend, and the memberships are interleaved so that all rows of a group get on evenly. */
   const uint32_t *group_rows;
   const void *group_blocks;
   const uint8_t *group_members;

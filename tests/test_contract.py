@@ -236,6 +236,7 @@ def fake_driver(monkeypatch):
     monkeypatch.setattr(driver, "device_count", lambda: state.count)
     monkeypatch.setattr(driver, "device_capability", lambda index: state.capability)
     monkeypatch.setattr(driver, "device_name", lambda index: "Fake GPU")
+    monkeypatch.setattr(driver, "device_multiprocessors", lambda index: 132)
     monkeypatch.setattr(driver, "driver_version", lambda: state.version)
     monkeypatch.setattr(driver, "current_device", lambda: 1)
     monkeypatch.setattr(cubins, "store", lambda: state.store)
@@ -309,7 +310,9 @@ def test_old_driver(fake_driver):
 
 def test_missing_cubin(fake_driver):
     fake_driver.store.missing = True
-    with pytest.raises(RuntimeError, match=r"no cubin has kernel cake_vsa_sm90_r64_d128_bf16"):
+    with pytest.raises(
+        RuntimeError, match=r"no cubin has kernel cake_vsa_sm90_group_r64_d128_bf16"
+    ):
         plan(block_mask=random_mask())
 
 

@@ -64,12 +64,16 @@ def test_every_shipped_cubin_is_the_one_of_the_manifest():
 
 
 @pytest.mark.parametrize(
-    ("family", "capabilities"),
-    [("portable", ((9, 0), (10, 0), (10, 3))), ("sm90", ((9, 0),))],
+    ("family", "capabilities", "blocks", "head_dims"),
+    [
+        ("portable", ((9, 0), (10, 0), (10, 3)), (64, 128), (64, 96, 128)),
+        ("sm90", ((9, 0),), (64, 128), (64, 96, 128)),
+        ("sm90_group", ((9, 0),), (64,), (128,)),
+    ],
 )
-def test_kernels_are_complete_and_spill_nothing(family, capabilities):
-    for block in (64, 128):
-        for head_dim in (64, 96, 128):
+def test_kernels_are_complete_and_spill_nothing(family, capabilities, blocks, head_dims):
+    for block in blocks:
+        for head_dim in head_dims:
             for dtype in ("fp16", "bf16"):
                 name = f"cake_vsa_{family}_r{block}_d{head_dim}_{dtype}"
                 for capability in capabilities:

@@ -21,6 +21,8 @@ LAYERS = [
     ["cakert.vsa_params"],
     ["cakert.validation"],
     ["cakert.planner"],
+    ["cakert.groups"],
+    ["cakert.group_lists"],
     ["cakert.routes"],
     ["cakert.reference"],
     ["cakert.arrays"],
@@ -29,7 +31,7 @@ LAYERS = [
     ["cakert.runtime"],
     ["cakert.errors"],
 ]
-NUMPY_ONLY = ("cakert.planner", "cakert.routes", "cakert.errors")
+NUMPY_ONLY = ("cakert.planner", "cakert.groups", "cakert.routes", "cakert.errors")
 FRAMEWORKS = {"torch", "jax", "cupy"}
 
 

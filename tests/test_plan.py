@@ -8,17 +8,30 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import fake_cupy, problems
-from helpers.host_device import MB, NB, device_rows, install, plan, random_mask, random_q2k, rows_of
+from helpers.host_device import (
+    MB,
+    NB,
+    SMS,
+    device_rows,
+    install,
+    plan,
+    random_mask,
+    random_q2k,
+    rows_of,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cakert
-from cakert import vsa
+from cakert import validation, vsa
 
 
-@pytest.fixture
-def host_device(monkeypatch):
-    return install(monkeypatch)
+@pytest.fixture(params=["sm90_group", "sm90"])
+def host_device(request, monkeypatch):
+    """Of both ways in which kernels read a pattern."""
+    device = install(monkeypatch, request.param)
+    device.grouped = request.param == "sm90_group"
+    return device
 
 
 def test_plan_of_a_mask(host_device):
@@ -49,15 +62,14 @@ def test_plan_of_a_mask(host_device):
     assert p["q2k_indices"] is p["q2k_num"] is None
     assert p["kv_block_lens"].dtype == np.int32
     assert p["kv_block_lens"].tolist() == list(range(8, 0, -1))
-    assert p["route"] == "cake_vsa_sm90_r64_d128_bf16"
-    assert set(p["workspace"]) == {"row_blocks", "row_counts", "tile_order", "kv_block_lens"}
+    lists = ["row_blocks", "row_counts", "tile_order"]
+    if host_device.grouped:
+        lists = ["group_rows", "group_blocks", "group_members", "group_counts"]
+    work = p["workspace"]
+    assert set(work) == {*lists, "kv_block_lens"}
 
     assert device_rows(p) == rows_of(snapshot)
-    work = p["workspace"]
-    assert work["row_blocks"].nbytes == 2 * 4 * MB * NB  # full capacity
     assert work["kv_block_lens"].data.view(np.int32).tolist() == list(range(8, 0, -1))
-    order = work["tile_order"].data.view(np.uint32)
-    assert sorted(order.tolist()) == list(range(16))
     assert all(space.streams == [77] for space in work.values())
     assert all(space.device == 1 for space in work.values())
     assert host_device.waits == [(77, 1)]
@@ -72,10 +84,58 @@ def test_plan_of_a_mask(host_device):
         "head_dim": 128,
     }
     assert (frozen["dtype"], frozen["sm_scale"], frozen["threads"]) == ("bfloat16", -0.25, 128)
-    assert (frozen["grid"], frozen["row_stride"], frozen["index_bytes"]) == (16, NB, 2)
-    for name in ("row_blocks", "row_counts", "tile_order", "kv_block_lens"):
-        assert frozen[name] == work[name].pointer
-        assert work[name] in frozen["keep_alive"]
+    assert frozen["index_bytes"] == 2
+    for name, space in work.items():
+        assert frozen[name] == space.pointer
+        assert space in frozen["keep_alive"]
+    if host_device.grouped:
+        assert p["route"] == "cake_vsa_sm90_group_r64_d128_bf16"
+        assert not frozen.keys() & {"row_blocks", "row_counts", "tile_order", "row_stride"}
+        # Whatever the pattern: 2 KV heads of 8 rows, and a union of all blocks with half stages.
+        assert (frozen["num_groups"], frozen["group_stride"], frozen["grid"]) == (8, NB + 2, SMS)
+        assert work["group_blocks"].nbytes == 2 * 8 * (NB + 2)
+        assert work["group_members"].nbytes == 8 * (NB + 2)
+        assert counts.max() <= p.tiles_fetched <= counts.sum()
+    else:
+        assert p["route"] == "cake_vsa_sm90_r64_d128_bf16"
+        assert not [name for name in frozen if "group" in name]
+        assert (frozen["grid"], frozen["row_stride"]) == (16, NB)
+        assert work["row_blocks"].nbytes == 2 * 4 * MB * NB  # full capacity
+        assert sorted(work["tile_order"].data.view(np.uint32).tolist()) == list(range(16))
+        assert p.tiles_fetched == counts.sum()
+
+
+def test_groups_of_a_pattern(host_device):
+    """Heads of a KV head that select alike fetch once; a device of many SMs splits rows."""
+    mask = random_mask(2)
+    p = plan(block_mask=mask)
+    assert p.tiles_fetched == mask.sum() * (1 if host_device.grouped else 2)
+    other = random_mask(2)
+    cakert.update_cake_vsa(p, block_mask=other)
+    assert p.tiles_fetched == other.sum() * (1 if host_device.grouped else 2)
+    few = plan(block_mask=mask[:1, :1], M=64, num_kv_heads=1)
+    assert device_rows(few) == rows_of(mask[:1, :1])
+    assert few._call.frozen["grid"] == 4
+    assert few.tiles_fetched == 4 * mask[0, 0].sum()
+    if host_device.grouped:
+        rows = few["workspace"]["group_rows"].data.view(np.uint32).reshape(4, 8)
+        assert np.array_equal(rows[:, 0], rows[:, 1])
+        assert few._call.frozen["group_stride"] == NB
+
+
+def test_too_many_entries_of_groups(host_device, monkeypatch):
+    # 16 rows of up to 3: 48 entries of rows, but 8 groups of up to 8.
+    lists, num = random_q2k()
+    given = {"q2k_indices": host_device.on(lists), "q2k_num": host_device.on(num)}
+    monkeypatch.setattr(validation, "MAX_LIST_ENTRIES", 64)
+    plan(**given)
+    monkeypatch.setattr(validation, "MAX_LIST_ENTRIES", 63)
+    if not host_device.grouped:
+        plan(**given)
+        return
+    with pytest.raises(ValueError, match="at most 63 entries, got 8 groups of up to 8"):
+        plan(**given)
+    assert not host_device.kernel.loaded[1:], "it is checked before anything is loaded"
 
 
 def test_scale_and_dtype_are_kept_as_given(host_device):
@@ -85,7 +145,7 @@ def test_scale_and_dtype_are_kept_as_given(host_device):
         assert p._call.frozen["sm_scale"] == pytest.approx(used, rel=1e-15)
         assert p["dtype"] is ml_dtypes.bfloat16
         assert p["kv_block_lens"] is None
-        assert p._call.frozen["kv_block_lens"] == 0
+        assert "kv_block_lens" not in p._call.frozen
 
 
 @pytest.mark.parametrize("form", ["bool", "uint8", "torch", "cupy", "strided"])
@@ -166,7 +226,8 @@ def test_plan_of_q2k(host_device, with_num):
         assert p["uniform_selected_blocks"] is True
         num = np.full_like(num, 3)
     assert np.array_equal(p["row_counts"].hidden, num)
-    assert p._call.frozen["row_stride"] == 3
+    stride = {"group_stride": 8} if host_device.grouped else {"row_stride": 3}
+    assert stride.items() <= p._call.frozen.items()
     flat = zip(lists.reshape(-1, 3), num.reshape(-1), strict=True)
     assert device_rows(p) == [sorted(row[:count].tolist()) for row, count in flat]
 

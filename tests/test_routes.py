@@ -16,18 +16,29 @@ PROBLEMS = list(itertools.product([64, 128], [64, 96, 128], ["float16", "bfloat1
     PROBLEMS,
 )
 def test_every_problem_has_a_kernel_on_every_device(block, head_dim, dtype):
+    hopper = "sm90_group" if (block, head_dim) == (64, 128) else "sm90"
     names = set()
     for capability in CAPABILITIES:
         route = routes.choose(capability, R=block, head_dim=head_dim, dtype=dtype)
         names.add(route.name)
-        assert route.family == ("sm90" if capability == (9, 0) else "portable")
-        assert route.tensor_maps == (route.family == "sm90")
-        most = 132 if route.family == "sm90" and block == 128 else 11991
-        assert [route.grid(rows, 132) for rows in (1, 7, 11991)] == [1, 7, most]
+        assert route.family == (hopper if capability == (9, 0) else "portable")
+        assert route.tensor_maps == (route.family != "portable")
+        assert route.grouped == (route.family == "sm90_group")
+        persistent = route.grouped or (route.family == "sm90" and block == 128)
+        most = 132 if persistent else 11991
+        assert [route.grid(items, 132) for items in (1, 7, 11991)] == [1, 7, most]
     short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
     assert names == {
-        f"cake_vsa_{family}_r{block}_d{head_dim}_{short}" for family in ("sm90", "portable")
+        f"cake_vsa_{family}_r{block}_d{head_dim}_{short}" for family in (hopper, "portable")
     }
+
+
+@pytest.mark.parametrize(("block", "head_dim", "dtype"), PROBLEMS)
+def test_the_kernel_of_rows_can_be_forced_wherever_another_comes_first(block, head_dim, dtype):
+    with routes.only("sm90"):
+        route = routes.choose((9, 0), R=block, head_dim=head_dim, dtype=dtype)
+    assert (route.family, route.tensor_maps, route.grouped) == ("sm90", True, False)
+    assert route.grid(11991, 132) == (132 if block == 128 else 11991)
 
 
 def test_a_family_can_be_forced():
@@ -45,13 +56,20 @@ def test_a_family_can_be_forced():
         thread.join()
         assert routes.choose((9, 0), **problem).family == "portable"
     assert seen[0].family == routes.choose((9, 0), **problem).family == "sm90"
-    with pytest.raises(ValueError, match="family must be one of sm90, portable, got 'sm91'"):
+    refused = pytest.raises(RuntimeError, match=r"no sm90_group kernel .*head_dim = 96")
+    with routes.only("sm90_group"), refused:
+        routes.choose((9, 0), **problem)
+    names = "sm90_group, sm90, portable"
+    with pytest.raises(ValueError, match=f"family must be one of {names}, got 'sm91'"):
         routes.only("sm91").__enter__()
 
 
 def test_families_of_a_device():
-    assert routes.families() == ("sm90", "portable")
-    assert routes.families((9, 0)) == ("sm90", "portable")
+    assert routes.families() == ("sm90_group", "sm90", "portable")
+    assert routes.families((9, 0)) == ("sm90_group", "sm90", "portable")
+    assert routes.families((9, 0), R=64, head_dim=96) == ("sm90", "portable")
+    assert routes.families((9, 0), R=128, head_dim=128) == ("sm90", "portable")
+    assert routes.families(R=64, head_dim=128) == ("sm90_group", "sm90", "portable")
     assert routes.families((10, 3)) == ("portable",)
     assert routes.families((8, 0)) == ()
 
@@ -62,7 +80,7 @@ def test_kernels_have_cubins():
     store = cubins.store()
     for capability in CAPABILITIES:
         for block, head_dim, dtype in PROBLEMS:
-            for family in routes.families(capability):
+            for family in routes.families(capability, R=block, head_dim=head_dim):
                 with routes.only(family):
                     route = routes.choose(capability, R=block, head_dim=head_dim, dtype=dtype)
                 entry = store.find(route.name, capability)

@@ -29,7 +29,7 @@ class Variant:
     Attributes
     ----------
     family
-        Group that routes choose by ("portable", "sm90").
+        Group that routes choose by ("portable", "sm90", "sm90_group").
     stem
         File name before ``.<target>.cubin``.
     source
@@ -76,7 +76,26 @@ def _attention(family: str, targets: tuple[str, ...]) -> list[Variant]:
     return variants
 
 
+def _grouped(family: str, targets: tuple[str, ...]) -> list[Variant]:
+    """The variants of ``cuda/vsa_<family>.cu``: 64-token blocks, head_dim 128, every dtype."""
+    variants = []
+    for dtype, is_bf16 in (("fp16", 0), ("bf16", 1)):
+        suffix = f"r64_d128_{dtype}"
+        variants.append(
+            Variant(
+                family=family,
+                stem=f"vsa_{family}_{suffix}",
+                source=f"cuda/vsa_{family}.cu",
+                defines=("CAKE_HEAD_DIM=128", f"CAKE_BF16={is_bf16}"),
+                targets=targets,
+                kernels=(KernelSpec(f"cake_vsa_{family}_{suffix}", 64, 128, dtype),),
+            )
+        )
+    return variants
+
+
 VARIANTS: tuple[Variant, ...] = (
     *_attention("portable", PORTABLE_TARGETS),
     *_attention("sm90", SM90_TARGETS),
+    *_grouped("sm90_group", SM90_TARGETS),
 )

@@ -39,7 +39,7 @@ def test_repeatable_to_the_bit(rng):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_families_agree(rng, block, head_dim, dtype):
     """Within the bound of each other on the same inputs; bits differ, as the order of sums does."""
-    families = routes.families(torch.cuda.get_device_capability())
+    families = routes.families(torch.cuda.get_device_capability(), R=block, head_dim=head_dim)
     if len(families) == 1:
         pytest.skip(f"this GPU has kernels of one family only, {families[0]}")
     problem = make_problem(rng, "mask", block=block, heads=(4, 2), head_dim=head_dim, dtype=dtype)
@@ -211,6 +211,8 @@ def test_hostile_lists_read_nothing_foreign(rng, family):
 
 def test_garbage_in_plan_memory_reads_nothing_foreign(rng, family):
     """Past every host check: the kernel's own clamps, with NaN lying right behind K and V."""
+    if family == "sm90_group":
+        pytest.skip("it reads no row lists")
     heads, blocks = 2, 5
     problem = make_problem(rng, "lens", M=256, N=64 * blocks, heads=(heads, heads))
     plan, (q, k, v) = plan_of(problem), inputs_of(problem)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from helpers.problems import VsaProblem, compare, lse_close, plain
 
@@ -29,7 +31,13 @@ def plan_of(problem: VsaProblem, *, device: str = "cuda", metadata: str = "cuda"
         else to_torch(value, device if name.startswith("q2k") else metadata)
         for name, value in problem.pattern.items()
     }
-    return plan_cake_vsa(**pattern, **problem.scalars, device=device)
+    try:
+        return plan_cake_vsa(**pattern, **problem.scalars, device=device)
+    except RuntimeError as error:
+        # Of the family that the test forces (fixture `family`), not of the package.
+        if re.match(r"no \w+ kernel for", str(error)):
+            pytest.skip(str(error))
+        raise
 
 
 def inputs_of(problem: VsaProblem, device: str = "cuda") -> tuple[torch.Tensor, ...]:

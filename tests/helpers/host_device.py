@@ -1,6 +1,7 @@
 """A small problem, and a device in host memory to plan it on: everything but the driver is real."""
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import cakert
 from cakert import routes, vsa_device
 from cakert.runtime import memory
 from helpers import fake_cupy
+from helpers.group_record import rows_of_record
 
 MB, NB = 4, 8
 SCALARS = {
@@ -91,8 +93,14 @@ class HostKernel:
         self.loaded.append((device, shared_bytes))
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Replace the device behind plan and update for the length of a test; CuPy is a stand-in."""
+SMS = 5  # fewer than the rows of the problem: a grouped route pairs them
+
+
+def install(monkeypatch: pytest.MonkeyPatch, family: str | None = None) -> SimpleNamespace:
+    """Replace the device behind plan and update for the length of a test; CuPy is a stand-in.
+
+    Plans take the kernels of `family` where it has one for their problem.
+    """
     cupy = fake_cupy.install(monkeypatch)
     record = SimpleNamespace(threads=128, shared_bytes=98304)
     entry = SimpleNamespace(kernel=lambda name: record)
@@ -102,17 +110,17 @@ def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def open_device(problem, index):
         device.index = index
-        route = routes.choose(
-            (9, 0), R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype
-        )
-        return route, entry
+        shape = {"R": problem.block, "head_dim": problem.head_dim}
+        forced = family in routes.families((9, 0), **shape)
+        with routes.only(family) if forced else nullcontext():
+            return routes.choose((9, 0), **shape, dtype=problem.dtype), entry
 
     launch = ModuleType("cakert.vsa_launch")
     launch.VsaCall = HostCall
     monkeypatch.setitem(sys.modules, "cakert.vsa_launch", launch)
     monkeypatch.setattr(memory, "Workspace", HostWorkspace)
     monkeypatch.setattr(vsa_device, "open_device", open_device)
-    monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: SMS)
     monkeypatch.setattr(vsa_device, "load_kernel", lambda name, entry, index: device.kernel)
     monkeypatch.setattr(
         vsa_device, "stream_of", lambda tensor, index: device.sources.append(tensor) or 77
@@ -123,12 +131,22 @@ def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def device_rows(p):
     """The row lists that a kernel would read, (head, query block) -> list."""
-    frozen = p._call.frozen
-    work = p._held.workspace
+    frozen, work = p._call.frozen, p._held.workspace
+    index = np.uint16 if frozen["index_bytes"] == 2 else np.uint32
+    if "group_rows" in work:
+        problem, groups = p._held.problem, frozen["num_groups"]
+        entries = groups, frozen["group_stride"]
+        return rows_of_record(
+            work["group_rows"].data.view(np.uint32).reshape(groups, 8),
+            work["group_blocks"].data.view(index).reshape(entries),
+            work["group_members"].data.reshape(entries),
+            work["group_counts"].data.view(np.int32),
+            num_rows=problem.num_qo_heads * problem.q_blocks,
+            kv_blocks=problem.kv_blocks,
+        )
     counts = work["row_counts"].data.view(np.int32)
     stride = frozen["row_stride"]
-    entries = work["row_blocks"].data.view(np.uint16 if frozen["index_bytes"] == 2 else np.uint32)
-    lists = entries.reshape(len(counts), stride)
+    lists = work["row_blocks"].data.view(index).reshape(len(counts), stride)
     assert (counts >= 0).all()
     assert (counts <= stride).all()
     return [row[:count].tolist() for row, count in zip(lists, counts, strict=True)]
@@ -145,9 +163,17 @@ def rows_of(mask, heads=4):
 def equal_plans(a, b):
     """Whether a kernel would read the same from both."""
     work_a, work_b = a._held.workspace, b._held.workspace
-    same = all(
-        np.array_equal(work_a[name].data, work_b[name].data)
-        for name in work_a
-        if name != "row_blocks"
-    )
-    return same and device_rows(a) == device_rows(b)
+    assert work_a.keys() == work_b.keys()
+    same = a.tiles_fetched == b.tiles_fetched and device_rows(a) == device_rows(b)
+    for name in work_a:
+        given, other = work_a[name].data, work_b[name].data
+        if name in ("group_blocks", "group_members"):  # whose order matters, up to the counts
+            groups = a._call.frozen["num_groups"]
+            given, other = given.reshape(groups, -1), other.reshape(groups, -1)
+            counts = work_a["group_counts"].data.view(np.int32)
+            ends = counts * (given.shape[1] // a._call.frozen["group_stride"])
+            read = np.arange(given.shape[1]) < ends[:, None]
+            given, other = given[read], other[read]
+        if name != "row_blocks":
+            same = same and np.array_equal(given, other)
+    return same

@@ -1,7 +1,7 @@
 """The PTX of our kernels on the simulator: every variant on each of its targets, within the bound.
 
-`portable` runs on all three, `sm90` on its own. Schedules and shapes are drawn; the full matrix
-runs all of them with `--full`.
+`portable` runs on all three, the Hopper families on their own. Schedules and shapes are drawn; the
+full matrix runs all of them with `--full`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,23 @@ import cakert
 from cakert import routes, sim
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
-TARGETS = (*(("portable", arch) for arch in ARCHITECTURES), ("sm90", "sm_90a"))
+HOPPER = tuple(name for name in routes.families((9, 0)) if name != "portable")
+TARGETS = (
+    *(("portable", arch) for arch in ARCHITECTURES),
+    *((name, "sm_90a") for name in HOPPER),
+)
 SCHEDULES = ("eager", "lazy", "random")
 HEADS = ((2, 2), (2, 1), (1, 1), (3, 1))
 KINDS_OF = {64: KINDS, 128: ("mask", "kv_mask", "bsr")}
-VARIANTS = list(itertools.product((64, 128), (64, 96, 128), ("float16", "bfloat16")))
-FAMILIES = pytest.mark.parametrize("family", ["portable", "sm90"])
+VARIANTS = [
+    (*target, block, head_dim, dtype)
+    for target, block, head_dim, dtype in itertools.product(
+        TARGETS, (64, 128), (64, 96, 128), ("float16", "bfloat16")
+    )
+    if target[0] in routes.families(R=block, head_dim=head_dim)
+]
+EVERY_VARIANT = pytest.mark.parametrize(("family", "arch", "block", "head_dim", "dtype"), VARIANTS)
+FAMILIES = pytest.mark.parametrize("family", ["portable", *HOPPER])
 
 
 @pytest.fixture
@@ -36,6 +47,11 @@ def seed():
 
 def draw(rng, values):
     return values[int(rng.integers(len(values)))]
+
+
+def head_dim_of(family, block=64):
+    """The smallest that the family has for a block size."""
+    return min(each for each in (64, 96, 128) if family in routes.families(R=block, head_dim=each))
 
 
 def arch_of(rng, family):
@@ -49,15 +65,14 @@ def device_of(family, arch, **options):
         yield device
 
 
-@pytest.mark.parametrize(("family", "arch"), TARGETS)
-@pytest.mark.parametrize(("block", "head_dim", "dtype"), VARIANTS)
+@EVERY_VARIANT
 def test_every_variant(seed, family, arch, block, head_dim, dtype):
     rng = np.random.default_rng(seed)
     problem = make_problem(
         rng,
         draw(rng, KINDS_OF[block]),
         # Two rows for the one SM: a persistent kernel takes both with the same CTA.
-        M=2 * block if family == "sm90" else block,
+        M=2 * block if family in HOPPER else block,
         N=block * int(rng.integers(2, 4)),
         block=block,
         heads=draw(rng, ((1, 1), (2, 1))) if block == 64 else (1, 1),
@@ -66,36 +81,52 @@ def test_every_variant(seed, family, arch, block, head_dim, dtype):
         selected=(1, 2),
         poison=True,
     )
-    options = {"schedule": draw(rng, SCHEDULES), "seed": seed, "sms": 1}
+    # A grouped kernel computes two rows at a time on few SMs, and splits them on many.
+    sms = draw(rng, (1, 8)) if family == "sm90_group" else 1
+    options = {"schedule": draw(rng, SCHEDULES), "seed": seed, "sms": sms}
     with device_of(family, arch, **options) as device:
         plan = plan_of(problem, device)
         check(problem, *run(plan, problem))
     assert plan["route"].startswith(f"cake_vsa_{family}_r{block}_d{head_dim}_")
 
 
-@pytest.mark.parametrize(("family", "block"), [("portable", 64), ("sm90", 64), ("sm90", 128)])
+@pytest.mark.parametrize(
+    ("family", "block"), [("portable", 64), ("sm90", 64), ("sm90", 128), ("sm90_group", 64)]
+)
 @pytest.mark.parametrize("scale", [0.0, -0.4, 1e-30, 2.0])
 def test_scales(seed, family, block, scale):
     rng = np.random.default_rng(seed)
     problem = make_problem(
-        rng, "lens" if block == 64 else "mask", M=block, N=3 * block, block=block, heads=(1, 1),
-        head_dim=(64, 96)[rng.integers(2)], sm_scale=scale, selected=(2, 3),
+        rng, "lens" if block == 64 else "mask", M=2 * block if family == "sm90_group" else block,
+        N=3 * block, block=block, heads=(1, 1),
+        head_dim=128 if family == "sm90_group" else draw(rng, (64, 96)), sm_scale=scale,
+        selected=(2, 3),
     )  # fmt: skip
     arch = draw(rng, ARCHITECTURES) if family == "portable" else "sm_90a"
-    with device_of(family, arch, schedule=draw(rng, SCHEDULES), seed=seed) as device:
+    options = {"schedule": draw(rng, SCHEDULES), "seed": seed, "sms": draw(rng, (1, 8))}
+    with device_of(family, arch, **options) as device:
         check(problem, *run(plan_of(problem, device), problem))
 
 
 @pytest.mark.parametrize(
     ("family", "arch", "block"),
-    [("portable", "sm_100a", 64), ("sm90", "sm_90a", 64), ("sm90", "sm_90a", 128)],
+    [
+        ("portable", "sm_100a", 64),
+        ("sm90", "sm_90a", 64),
+        ("sm90", "sm_90a", 128),
+        ("sm90_group", "sm_90a", 64),
+    ],
 )
 def test_schedules_give_the_same_bits(seed, family, arch, block):
     rng = np.random.default_rng(seed)
-    problem = make_problem(rng, "mask", M=128, N=4 * block, block=block, heads=(2, 1), head_dim=64)
+    problem = make_problem(
+        rng, "mask", M=128, N=4 * block, block=block, heads=(2, 1),
+        head_dim=head_dim_of(family, block),
+    )  # fmt: skip
     results = []
+    sms = draw(rng, (1, 8))
     for schedule in SCHEDULES:
-        with device_of(family, arch, schedule=schedule, seed=seed) as device:
+        with device_of(family, arch, schedule=schedule, seed=seed, sms=sms) as device:
             out, lse = run(plan_of(problem, device), problem)
         results.append((out.tobytes(), lse.tobytes()))
     assert len(set(results)) == 1
@@ -104,24 +135,29 @@ def test_schedules_give_the_same_bits(seed, family, arch, block):
 def test_families_agree(seed):
     """Not bit for bit: they step through keys and rescale differently."""
     rng = np.random.default_rng(seed)
-    problem = make_problem(rng, "lens", M=64, N=256, heads=(2, 1), head_dim=96, dtype="float16")
+    problem = make_problem(rng, "lens", M=64, N=256, heads=(2, 1), head_dim=128, dtype="float16")
     found = []
-    for family in routes.families((9, 0)):
-        with device_of(family, "sm_90a", seed=seed) as device:
+    sms = draw(rng, (1, 8))
+    for family in routes.families((9, 0), R=64, head_dim=128):
+        with device_of(family, "sm_90a", seed=seed, sms=sms) as device:
             out, lse = run(plan_of(problem, device), problem)
         check(problem, out, lse)
         found.append((out.astype(np.float32), lse))
-    (one, one_lse), (two, two_lse) = found
-    assert np.abs(one - two).max() < 2e-2
-    assert np.allclose(one_lse, two_lse, rtol=0, atol=2e-3)
+    one, one_lse = found.pop()
+    assert len(found) == 2
+    for two, two_lse in found:
+        assert np.abs(one - two).max() < 2e-2
+        assert np.allclose(one_lse, two_lse, rtol=0, atol=2e-3)
 
 
 @FAMILIES
 def test_update_runs_the_new_pattern(seed, family):
     rng = np.random.default_rng(seed)
-    problem = make_problem(rng, "mask", M=128, N=192, heads=(2, 1), head_dim=64)
-    other = make_problem(rng, "mask", M=128, N=192, heads=(2, 1), head_dim=64)
-    with device_of(family, arch_of(rng, family), seed=seed) as device:
+    shape = {"M": 128, "N": 192, "heads": (2, 1), "head_dim": head_dim_of(family)}
+    problem = make_problem(rng, "mask", **shape)
+    other = make_problem(rng, "mask", **shape)
+    sms = draw(rng, (1, 8))
+    with device_of(family, arch_of(rng, family), seed=seed, sms=sms) as device:
         plan = plan_of(problem, device)
         cakert.update_cake_vsa(plan, block_mask=other.pattern["block_mask"])
         out, lse = run(plan, problem)
@@ -133,16 +169,19 @@ def test_update_runs_the_new_pattern(seed, family):
     assert out.tobytes() == again.tobytes()
 
 
-@FAMILIES
-@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize(
+    ("family", "block"), sorted({(family, block) for family, _, block, _, _ in VARIANTS})
+)
 def test_rows_that_an_update_empties_give_zeros(seed, family, block):
     rng = np.random.default_rng(seed)
     problem = make_problem(
-        rng, "mask", M=2 * block, N=2 * block, block=block, heads=(1, 1), head_dim=64
-    )
+        rng, "mask", M=2 * block, N=2 * block, block=block, heads=(1, 1),
+        head_dim=head_dim_of(family, block),
+    )  # fmt: skip
     empty = problem.mask.copy()
     empty[0, 1] = False
-    with device_of(family, arch_of(rng, family), seed=seed) as device:
+    sms = draw(rng, (1, 8))
+    with device_of(family, arch_of(rng, family), seed=seed, sms=sms) as device:
         plan = plan_of(problem, device)
         cakert.update_cake_vsa(plan, block_mask=empty)
         out, lse = run(plan, problem)
@@ -153,7 +192,7 @@ def test_rows_that_an_update_empties_give_zeros(seed, family, block):
     check(problem, out, lse, mask=empty)
 
 
-@FAMILIES
+@pytest.mark.parametrize("family", ["portable", "sm90"])
 def test_garbage_in_plan_memory_reads_nothing_foreign(seed, family):
     """Past every host check: the kernel's own clamps; the simulator knows what is foreign."""
     rng = np.random.default_rng(seed)
@@ -187,12 +226,19 @@ def test_garbage_in_plan_memory_reads_nothing_foreign(seed, family):
 
 @pytest.mark.full
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("family", "arch"), TARGETS)
-@pytest.mark.parametrize(("block", "head_dim", "dtype"), VARIANTS)
-def test_full_matrix(seed, schedule, family, arch, block, head_dim, dtype):
+@pytest.mark.parametrize(
+    ("family", "arch", "block", "head_dim", "dtype", "sms"),
+    [
+        (*variant, sms)
+        for variant in VARIANTS
+        # Fewer than there are rows, and one for each.
+        for sms in ((1, 8) if variant[0] == "sm90_group" else (None,))
+    ],
+)
+def test_full_matrix(seed, schedule, family, arch, block, head_dim, dtype, sms):
     """Every kind of pattern and group of heads, ragged, with NaN wherever nobody may look."""
     rng = np.random.default_rng(seed)
-    with device_of(family, arch, schedule=schedule, seed=seed) as device:
+    with device_of(family, arch, schedule=schedule, seed=seed, sms=sms) as device:
         for kind, heads in itertools.product(KINDS_OF[block], HEADS):
             problem, other = (
                 make_problem(

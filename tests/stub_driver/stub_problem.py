@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from helpers.fake_tensor import FakeCuda
+from helpers.group_record import rows_of_record
 
 Array = npt.NDArray[Any]
 rng = np.random.default_rng()
@@ -134,6 +135,32 @@ def peek(address: int, dtype: Any, shape: tuple[int, ...]) -> Array:
     count = int(np.prod(shape, dtype=np.int64))
     data = ctypes.string_at(address, count * dtype.itemsize)
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def rows_held(plan: Any) -> list[list[int]]:
+    """The lists in a plan's device memory, row after row, as its kernel would read them."""
+    memory, rows = plan["workspace"], plan["num_qo_heads"] * plan["mb"]
+    index = np.dtype(np.uint16 if plan["nb"] < 65536 else np.uint32)
+
+    def whole(name: str, dtype: Any, lines: int) -> Array:
+        count = memory[name].nbytes // np.dtype(dtype).itemsize
+        return peek(memory[name].pointer, dtype, (lines, count // lines))
+
+    if "group_rows" in memory:
+        groups = memory["group_counts"].nbytes // 4
+        return rows_of_record(
+            whole("group_rows", np.uint32, groups),
+            whole("group_blocks", index, groups),
+            whole("group_members", np.uint8, groups),
+            whole("group_counts", np.int32, groups)[:, 0],
+            num_rows=rows,
+            kv_blocks=plan["nb"],
+        )
+    counts = whole("row_counts", np.int32, rows)[:, 0]
+    order = whole("tile_order", np.uint32, rows)[:, 0]
+    assert sorted(order.tolist()) == list(range(rows))
+    lists = whole("row_blocks", index, rows)
+    return [row[:count].tolist() for row, count in zip(lists, counts, strict=True)]
 
 
 def use_store(folder: str) -> None:

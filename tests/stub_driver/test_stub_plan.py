@@ -18,7 +18,7 @@ from stub_child import (
     address_of, begin_capture, context_depth, driver_call, end_capture, fail, failure,
     make_current, mark, new_stream, report,
 )
-from stub_problem import Problem, aligned, peek, rng, run
+from stub_problem import Problem, aligned, peek, rng, rows_held, run
 
 def expected_geometry(plan):
     from cakert import cubins
@@ -63,15 +63,7 @@ def test_launch_of_every_variant(block, head_dim, dtype):
         mark("end")
         assert returned[0] is out and returned[1] is lse
         memory = plan["workspace"]
-        rows = 6 * 3
-        counts = peek(memory["row_counts"].pointer, np.int32, (rows,))
-        lists = peek(memory["row_blocks"].pointer, np.uint16, (rows, p.nb))
-        order = peek(memory["tile_order"].pointer, np.uint32, (rows,))
-        flat = mask.reshape(rows, p.nb)
-        assert (counts == flat.sum(axis=1)).all()
-        for row, count in enumerate(counts):
-            assert (lists[row, :count] == np.flatnonzero(flat[row])).all()
-        assert sorted(order) == list(range(rows))
+        assert rows_held(plan) == [np.flatnonzero(row).tolist() for row in mask.reshape(18, p.nb)]
         if lens is not None:
             assert (peek(memory["kv_block_lens"].pointer, np.int32, (p.nb,)) == lens).all()
         report([[t.address for t in tensors],
@@ -88,12 +80,17 @@ def test_launch_of_every_variant(block, head_dim, dtype):
     assert not launch["cold"]
     params = launch_params(launch)
     expected = dict(zip(("q", "k", "v", "out", "lse"), addresses, strict=True))
-    expected |= {name: memory[name] for name in ("row_blocks", "row_counts", "tile_order")}
+    lists = ("row_blocks", "row_counts", "tile_order")
+    record = ("group_rows", "group_blocks", "group_members", "group_counts")
+    grouped = (block, head_dim) == (64, 128)
+    assert set(memory) - {"kv_block_lens"} == set(record if grouped else lists)
+    expected |= {name: memory.get(name, 0) for name in (*lists, *record)}
     expected |= {
         "kv_block_lens": memory["kv_block_lens"] if block == 64 else 0,
-        "group_rows": 0, "group_blocks": 0, "group_members": 0, "group_counts": 0,
-        "version": 1, "index_bytes": 2, "row_stride": 5, "group_stride": 0,
-        "num_rows": 18, "num_groups": 0, "q_tokens": 3 * block, "kv_tokens": 5 * block,
+        "version": 1, "index_bytes": 2, "row_stride": 0 if grouped else 5,
+        # A row a group, for there are SMs enough.
+        "group_stride": 6 if grouped else 0, "num_groups": 18 if grouped else 0,
+        "num_rows": 18, "q_tokens": 3 * block, "kv_tokens": 5 * block,
         "q_blocks": 3, "kv_blocks": 5, "num_qo_heads": 6, "num_kv_heads": 3,
         "sm_scale": np.float32(-0.25), "reserved": 0,
     }  # fmt: skip
@@ -125,26 +122,24 @@ def test_the_scale_is_packed_as_given(given, packed):
     assert launch_params(launch)["lse"] == 0
 
 
-def test_q2k_lists_are_packed_with_their_own_width():
+@pytest.mark.parametrize("head_dim", [96, 128])
+def test_q2k_lists_are_packed_with_their_own_width(head_dim):
     result = run_script(
-        """
-        p = Problem()
+        f"""
+        p = Problem(head_dim={head_dim})
         indices, counts = p.q2k(topk=3)
         plan = p.plan(q2k_indices=FakeCuda(indices), q2k_num=FakeCuda(counts))
         run(plan, *p.tensors(), out=p.tensors("out")[0])
-        rows = p.q_heads * p.mb
-        memory = plan["workspace"]
-        held = peek(memory["row_counts"].pointer, np.int32, (rows,))
-        lists = peek(memory["row_blocks"].pointer, np.uint16, (rows, 3))
-        assert (held == counts.ravel()).all()
-        for row, count in enumerate(held):
-            assert (lists[row, :count] == np.sort(indices.reshape(rows, 3)[row, :count])).all()
+        rows = zip(indices.reshape(-1, 3), counts.ravel(), strict=True)
+        assert rows_held(plan) == [np.sort(row[:count]).tolist() for row, count in rows]
         report(plan["row_counts"].shape)
         """
     )
     (launch,) = result.trace.named("cuLaunchKernelEx")
     params = launch_params(launch)
-    assert (params["row_stride"], params["index_bytes"], params["kv_block_lens"]) == (3, 2, 0)
+    strides = (0, 4) if head_dim == 128 else (3, 0)
+    assert (params["row_stride"], params["group_stride"]) == strides
+    assert (params["index_bytes"], params["kv_block_lens"]) == (2, 0)
     assert result.report == [4, 4]
 
 
@@ -204,7 +199,7 @@ def test_a_run_is_one_launch_and_nothing_else():
     )
     calls = result.trace.after("runs")
     assert not NO_ALLOCATION_NO_SYNC & set(calls.names())
-    # The sm90 route points its maps at the tensors, which is no work of the GPU.
+    # The Hopper routes point their maps at the tensors, which is no work of the GPU.
     allowed = {"cuCtxGetCurrent", "cuTensorMapReplaceAddress", "cuLaunchKernelEx"}
     assert set(calls.names()) <= allowed
     assert len(calls.named("cuLaunchKernelEx")) == 6
@@ -323,11 +318,12 @@ def test_a_plan_that_fails_late_leaves_nothing_behind(call):
 
 
 @pytest.mark.parametrize("kind", ["mask", "bsr", "q2k"])
-def test_update_allocates_nothing_and_does_not_wait(kind):
+@pytest.mark.parametrize("head_dim", [96, 128])
+def test_update_allocates_nothing_and_does_not_wait(kind, head_dim):
     result = run_script(
         f"""
         make_current(0)
-        p = Problem()
+        p = Problem(head_dim={head_dim})
         lens = p.lens()
         if {kind!r} == "q2k":
             indices, counts = p.q2k()
@@ -353,8 +349,7 @@ def test_update_allocates_nothing_and_does_not_wait(kind):
             cakert.update_cake_vsa(plan, block_mask=mask, kv_block_lens=lens)
         mark("end")
         assert before == {{name: w.pointer for name, w in memory.items()}}
-        rows = p.q_heads * p.mb
-        held = peek(memory["row_counts"].pointer, np.int32, (rows,))
+        held = [len(row) for row in rows_held(plan)]
         wanted = counts.ravel() if {kind!r} == "q2k" else mask.sum(axis=2).ravel()
         assert (held == wanted).all()
         assert (np.asarray(plan["row_counts"].numpy() if {kind!r} == "q2k"
@@ -377,8 +372,8 @@ def test_plan_takes_a_snapshot():
         plan = p.plan(block_mask=mask, kv_block_lens=lens)
         mask[...] = ~mask
         lens[...] = 65 - lens
-        counts = peek(plan["workspace"]["row_counts"].pointer, np.int32, (p.q_heads, p.mb))
-        assert (counts == kept_mask.sum(axis=2)).all()
+        rows = kept_mask.reshape(-1, p.nb)
+        assert rows_held(plan) == [np.flatnonzero(row).tolist() for row in rows]
         assert (np.asarray(plan["row_counts"]) == kept_mask.sum(axis=2)).all()
         assert (np.asarray(plan["block_mask"]) == kept_mask).all()
         assert (np.asarray(plan["kv_block_lens"]) == kept_lens).all()
@@ -417,4 +412,4 @@ def test_one_plan_in_two_threads_and_streams():
     assert sorted([int(s[n]) for n in ("q", "k", "v", "out")] for s in seen) == sorted(
         result.report
     )
-    assert len({int(s["row_blocks"]) for s in seen}) == 1
+    assert len({int(s["group_blocks"]) for s in seen}) == 1

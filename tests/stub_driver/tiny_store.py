@@ -15,7 +15,7 @@ MAP_BYTES = 128  # sizeof(CakeTensorMap)
 
 
 def write_store(folder: Path, targets: Sequence[str]) -> Path:
-    """Write cubins and manifest of all variants for `targets`; where sm_90 is one, also of sm90."""
+    """Write cubins and manifest of all variants for `targets`; where sm_90 is one, of all."""
     entries = []
     variants = [
         (block, head_dim, dtype)
@@ -26,9 +26,12 @@ def write_store(folder: Path, targets: Sequence[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     families = [("portable", target, (PARAM_BYTES,)) for target in targets]
     if "sm_90" in targets:
-        families.append(("sm90", "sm_90a", (PARAM_BYTES, *[MAP_BYTES] * 4)))
+        with_maps = (PARAM_BYTES, *[MAP_BYTES] * 4)
+        families += [(family, "sm_90a", with_maps) for family in ("sm90", "sm90_group")]
     for family, target, sizes in families:
         for block, head_dim, dtype in variants:
+            if family == "sm90_group" and (block, head_dim) != (64, 128):
+                continue
             variant = f"r{block}_d{head_dim}_{dtype}"
             name = f"cake_vsa_{family}_{variant}"
             image = tiny_cubin({name: sizes}, target=target, max_threads=THREADS)

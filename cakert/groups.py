@@ -1,0 +1,255 @@
+"""From row lists to groups: which rows share the K and V tiles that a thread block fetches.
+
+A group is up to two rows of one KV head; its kernel computes each row in a *slot* of its own, and
+fetches every tile of the union of their lists once. The record that it reads is described in
+``cuda/vsa_params.h``. How many groups there are depends on shapes alone, so that an update brings
+any pattern into the memory of a plan; which rows make a group depends on the pattern.
+
+Where there is an SM for every row, a row is a group of its own, in both slots: its list is split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cakert import group_lists
+
+__all__ = ["NO_ROW", "SLOTS", "Groups", "group_shape", "plan_groups"]
+
+Array = npt.NDArray[Any]
+Pairs = npt.NDArray[np.uint32]
+
+SLOTS = 8  # of a group in the record (CAKE_VSA_GROUP_ROWS), of which two are used
+NO_ROW = np.uint32(0xFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Host side of the group record of one pattern.
+
+    Attributes
+    ----------
+    rows
+        (groups, SLOTS) uint32: the row in each slot, or ``NO_ROW``. Slot 0 always has one; the same
+        row in slots 0 and 1 is split between them.
+    blocks
+        (groups, width), type of the row lists: entries 2i and 2i + 1 are a stage. ``width`` is that
+        of the longest group (at least 2). Entries that are no block are ``kv_blocks``.
+    members
+        (groups, width) uint8: bit ``slot`` says that the slot's row selects the block.
+    counts
+        (groups,) int32: entries of each group, even.
+    stride
+        Entries between two groups on the device: the longest that an update may bring, even.
+    tiles
+        Tiles of K that are fetched in all, and as many of V.
+    """
+
+    rows: npt.NDArray[np.uint32]
+    blocks: Array
+    members: npt.NDArray[np.uint8]
+    counts: npt.NDArray[np.int32]
+    stride: int
+    tiles: int
+
+
+def group_shape(
+    *,
+    num_qo_heads: int,
+    num_kv_heads: int,
+    q_blocks: int,
+    kv_blocks: int,
+    sms: int,
+    capacity: int,
+) -> tuple[int, int]:
+    """How many groups a problem has, whatever its pattern, and the stride of their lists.
+
+    Parameters
+    ----------
+    sms
+        Of the device.
+    capacity
+        Entries of the longest row list (``planner.Pattern.capacity``).
+    """
+    if num_qo_heads * q_blocks <= sms:
+        return num_qo_heads * q_blocks, _even(capacity)
+    heads = num_qo_heads // num_kv_heads
+    # Each of the three classes of members may end with a half stage. A group is whole stages, so
+    # that an odd bound is never reached.
+    stride = (min(kv_blocks, 2 * capacity) + 3) // 2 * 2
+    return num_kv_heads * ((heads * q_blocks + 1) // 2), stride
+
+
+def plan_groups(
+    row_blocks: Array,
+    row_counts: npt.NDArray[np.int32],
+    *,
+    kv_blocks: int,
+    num_kv_heads: int,
+    sms: int,
+    capacity: int,
+) -> Groups:
+    """Pair rows, order the pairs and write their stages.
+
+    Parameters
+    ----------
+    row_blocks
+        (rows, width) uint16 or uint32, contiguous: ascending, unique, padded with ``kv_blocks``.
+    row_counts
+        (num_qo_heads, q_blocks) int32; rows without entries are taken.
+    sms
+        SMs of the device: thread block c takes the groups c, c + sms, c + 2 sms, ...
+    capacity
+        Entries of the longest list that an update may bring.
+
+    Notes
+    -----
+    The stages of a group: its union in classes by members, each ascending and cut in twos, stage k
+    of n at (k + 1/2) / n of the group. So the rows of a group get on evenly, and all groups sweep
+    K and V upwards together, which keeps them in L2. Of equal places members 3 go first, then 1.
+
+    The same input gives the same record. 7 x 1713 rows of 64 blocks take about 3 ms on one core.
+    """
+    num_qo_heads, q_blocks = row_counts.shape
+    counts = np.ascontiguousarray(row_counts).reshape(-1)
+    groups, stride = group_shape(
+        num_qo_heads=num_qo_heads,
+        num_kv_heads=num_kv_heads,
+        q_blocks=q_blocks,
+        kv_blocks=kv_blocks,
+        sms=sms,
+        capacity=capacity,
+    )
+    if len(counts) <= sms:
+        rows = np.arange(len(counts), dtype=np.uint32).reshape(num_kv_heads, -1)
+        pairs = np.stack((rows, rows), axis=-1)
+        cost = counts.reshape(num_kv_heads, -1)
+        union = counts.reshape(num_kv_heads, -1)
+        lengths = _even(union)
+    else:
+        pairs, shared = _best_pairs(row_blocks, counts, kv_blocks, num_kv_heads, q_blocks)
+        first, second = _counts_of(pairs, counts)
+        union = first + second - shared
+        cost = _cost(first, second, shared)
+        lengths = _even(first - shared) + _even(second - shared) + _even(shared)
+    order = _order(cost, sms)
+    pairs = np.ascontiguousarray(pairs.reshape(-1, 2)[order])
+    lengths = lengths.reshape(-1)[order]
+    blocks, members = group_lists.fill_stages(
+        row_blocks, counts, pairs, kv_blocks, max(2, int(lengths.max()))
+    )
+    slots = np.full((groups, SLOTS), NO_ROW, np.uint32)
+    slots[:, :2] = pairs
+    return Groups(
+        rows=slots,
+        blocks=blocks,
+        members=members,
+        counts=lengths.astype(np.int32),
+        stride=stride,
+        tiles=int(union.sum(dtype=np.int64)),
+    )
+
+
+def _even(count: Any) -> Any:
+    return count + count % 2
+
+
+def _cost(first: Array, second: Array, shared: Array) -> Array:
+    """Four times what a pair costs: its longer row, and a quarter of the tiles that it fetches.
+
+    A pair takes as long as its longer row. Tiles cost bandwidth beside that; how much, the quarter
+    guesses.
+    """
+    cost: Array = 4 * np.maximum(first, second).astype(np.int64) + (first + second - shared)
+    return cost
+
+
+def _counts_of(pairs: Pairs, counts: npt.NDArray[np.int32]) -> tuple[Array, Array]:
+    """List lengths of the rows of pairs, 0 for no row."""
+    padded = np.append(counts, np.int32(0))
+    first, second = np.moveaxis(np.minimum(pairs, np.uint32(len(counts))), -1, 0)
+    return padded[first], padded[second]
+
+
+def _best_pairs(
+    row_blocks: Array,
+    counts: npt.NDArray[np.int32],
+    kv_blocks: int,
+    num_kv_heads: int,
+    q_blocks: int,
+) -> tuple[Pairs, Array]:
+    """The cheapest candidate of every KV head, (num_kv_heads, pairs, 2), and what its pairs share.
+
+    The candidates that are named first win ties: the same query block of two heads, neighbouring
+    query blocks of a head, rows of about the same length.
+    """
+    rows = len(counts) // num_kv_heads
+    heads = rows // q_blocks
+    starts = np.arange(0, len(counts), rows, dtype=np.uint32)[:, None, None]
+    candidates = []
+    if heads > 1:
+        candidates.append(_shifted(_across_heads(heads, q_blocks), starts))
+    candidates.append(_shifted(_neighbours(heads, q_blocks), starts))
+    if counts.min() != counts.max():
+        by_length = _by_length(counts.reshape(num_kv_heads, rows), kv_blocks)
+        candidates.append(_shifted(by_length, starts))
+    shared, costs = [], []
+    for pairs in candidates:
+        both = group_lists.count_shared(row_blocks, counts, pairs.reshape(-1, 2), kv_blocks)
+        shared.append(both.reshape(num_kv_heads, -1))
+        costs.append(_cost(*_counts_of(pairs, counts), shared[-1]).sum(axis=1))
+    best = np.argmin(costs, axis=0)
+    head = np.arange(num_kv_heads)
+    return np.stack(candidates)[best, head], np.stack(shared)[best, head]
+
+
+def _shifted(pairs: Pairs, starts: Pairs) -> Pairs:
+    """Pairs of rows that each KV head numbers from 0, as rows of all."""
+    return np.where(pairs == NO_ROW, NO_ROW, pairs + starts)
+
+
+def _paired(rows: Pairs) -> Pairs:
+    """Consecutive rows on the last axis as pairs; a row too many stays alone."""
+    if rows.shape[-1] % 2:
+        rows = np.concatenate((rows, np.full((*rows.shape[:-1], 1), NO_ROW)), axis=-1)
+    return rows.reshape(*rows.shape[:-1], -1, 2)
+
+
+def _neighbours(heads: int, q_blocks: int) -> Pairs:
+    """Query blocks 2i and 2i + 1 of a head; the last ones of two heads, where they are odd."""
+    rows = np.arange(heads * q_blocks, dtype=np.uint32).reshape(heads, q_blocks)
+    even = q_blocks // 2 * 2
+    return np.concatenate((rows[:, :even].reshape(-1, 2), _paired(rows[:, even:].reshape(-1))))
+
+
+def _across_heads(heads: int, q_blocks: int) -> Pairs:
+    """One query block of heads 2j and 2j + 1; neighbours of the last head, where they are odd."""
+    rows = np.arange(heads * q_blocks, dtype=np.uint32).reshape(heads, q_blocks)
+    even = heads // 2 * 2
+    twos = np.stack((rows[0:even:2], rows[1:even:2]), axis=-1).reshape(-1, 2)
+    return np.concatenate((twos, _paired(rows[even:].reshape(-1))))
+
+
+def _by_length(counts: npt.NDArray[np.int32], kv_blocks: int) -> Pairs:
+    """Rows of each KV head by falling length, consecutive ones paired."""
+    # numpy's stable sort is a radix sort for 16-bit keys and 5 times slower for wider ones.
+    key = (kv_blocks - counts).astype(np.uint16 if kv_blocks < 65536 else np.uint32)
+    return _paired(np.argsort(key, axis=1, kind="stable").astype(np.uint32))
+
+
+def _order(cost: Array, sms: int) -> Array:
+    """Groups as they are taken: KV heads one after another, the costly groups of each first.
+
+    Groups of equal cost keep their order, for neighbours select alike. Every second round of thread
+    blocks is reversed: whoever got the longest group of a round gets the shortest of the next.
+    """
+    num_kv_heads, groups = cost.shape
+    falling = np.argsort(-cost, axis=1, kind="stable")
+    sequence = (falling + np.arange(0, num_kv_heads * groups, groups)[:, None]).reshape(-1)
+    for start in range(sms, len(sequence), 2 * sms):
+        sequence[start : start + sms] = sequence[start : start + sms][::-1].copy()
+    return sequence
