@@ -32,6 +32,8 @@ class Route:
         blocks, or groups of rows) and that of the device's SMs.
     tensor_maps
         Whether the kernel takes tensor maps of q, k, v and out behind CakeVsaParams.
+    per_sm
+        Thread blocks that run on an SM at a time, at least.
     grouped
         Whether the kernel reads the group record (`groups`) and not the row lists.
     """
@@ -40,6 +42,7 @@ class Route:
     family: str
     grid: Callable[[int, int], int]
     tensor_maps: bool
+    per_sm: int
     grouped: bool
 
 
@@ -54,7 +57,21 @@ class _Family:
     dtypes: frozenset[str]
     grid: Callable[[int, int], int]
     tensor_maps: bool
+    per_sm: int
     grouped: bool = False
+    # Whether it is the better one of those that come after it, from the numbers of rows, of KV
+    # blocks and of SMs.
+    suits: Callable[[int, int, int], bool] = lambda rows, kv_blocks, sms: True
+
+
+def _pays_in_groups(rows: int, kv_blocks: int, sms: int) -> bool:
+    """Where a thread block for two rows, or half a row a warpgroup, beats one for each row.
+
+    The thresholds are measured (docs/kernels.md, "Which kernel"): up to two rows an SM all rows run
+    at once, one a thread block, and start sooner; few rows leave SMs idle, and lists of some length
+    are then done faster by two.
+    """
+    return rows > 2 * sms or (4 * rows <= sms and kv_blocks >= 8)
 
 
 def _block_per_row(rows: int, sms: int) -> int:
@@ -78,7 +95,9 @@ _FAMILIES = (
         dtypes=frozenset({"float16", "bfloat16"}),
         grid=_block_per_sm,
         tensor_maps=True,
+        per_sm=1,
         grouped=True,
+        suits=_pays_in_groups,
     ),
     _Family(
         name="sm90",
@@ -88,6 +107,7 @@ _FAMILIES = (
         dtypes=frozenset({"float16", "bfloat16"}),
         grid=_block_per_row,
         tensor_maps=True,
+        per_sm=2,
     ),
     _Family(
         name="sm90",
@@ -97,6 +117,7 @@ _FAMILIES = (
         dtypes=frozenset({"float16", "bfloat16"}),
         grid=_block_per_sm,
         tensor_maps=True,
+        per_sm=1,
     ),
     _Family(
         name="portable",
@@ -106,6 +127,7 @@ _FAMILIES = (
         dtypes=frozenset({"float16", "bfloat16"}),
         grid=_block_per_row,
         tensor_maps=False,
+        per_sm=2,
     ),
 )
 
@@ -149,7 +171,16 @@ def only(family: str) -> Iterator[None]:
         _only.reset(token)
 
 
-def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) -> Route:
+def choose(
+    capability: tuple[int, int],
+    *,
+    R: int,
+    head_dim: int,
+    dtype: str,
+    rows: int,
+    kv_blocks: int,
+    sms: int,
+) -> Route:
     """The route of a problem.
 
     Parameters
@@ -160,6 +191,12 @@ def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) ->
         Tokens of a block, 64 or 128.
     dtype
         "float16" or "bfloat16".
+    rows
+        Query heads x query blocks.
+    kv_blocks
+        KV blocks, selected or not.
+    sms
+        SMs of the device.
 
     Raises
     ------
@@ -174,9 +211,17 @@ def choose(capability: tuple[int, int], *, R: int, head_dim: int, dtype: str) ->
             and R in family.blocks
             and head_dim in family.head_dims
             and dtype in family.dtypes
+            and (wanted is not None or family.suits(rows, kv_blocks, sms))
         ):
             name = f"cake_vsa_{family.name}_r{R}_d{head_dim}_{_SHORT[dtype]}"
-            return Route(name, family.name, family.grid, family.tensor_maps, family.grouped)
+            return Route(
+                name=name,
+                family=family.name,
+                grid=family.grid,
+                tensor_maps=family.tensor_maps,
+                per_sm=family.per_sm,
+                grouped=family.grouped,
+            )
     considered = [family for family in _FAMILIES if wanted in (None, family.name)]
     known = sorted({capability for family in considered for capability in family.capabilities})
     kernel = "kernel" if wanted is None else f"{wanted} kernel"

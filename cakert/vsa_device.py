@@ -154,7 +154,13 @@ def open_device(problem: Problem, device: Device) -> tuple[routes.Route, Any]:
     else:
         capability = _open_driver(device)
     route = routes.choose(
-        capability, R=problem.block, head_dim=problem.head_dim, dtype=problem.dtype
+        capability,
+        R=problem.block,
+        head_dim=problem.head_dim,
+        dtype=problem.dtype,
+        rows=problem.num_qo_heads * problem.q_blocks,
+        kv_blocks=problem.kv_blocks,
+        sms=_multiprocessors(device),
     )
     entry = cubins.store().find(route.name, capability)
     if entry is None:
@@ -331,8 +337,12 @@ def make_call(
 
     addresses = {name: space.pointer for name, space in workspace.items()}
     items = problem.num_qo_heads * problem.q_blocks
+    sms = _multiprocessors(device)
     if grouped is None:
         sizes = {"row_stride": pattern.capacity}
+        if items <= sms * route.per_sm:
+            # All rows run at once, and start sooner where none has to look its number up.
+            addresses["tile_order"] = 0
     else:
         items = len(grouped.counts)
         sizes = {"num_groups": items, "group_stride": grouped.stride}
@@ -348,7 +358,7 @@ def make_call(
         dtype=problem.dtype,
         sm_scale=problem.sm_scale,
         index_bytes=pattern.index_bytes,
-        grid=route.grid(items, _multiprocessors(device)),
+        grid=route.grid(items, sms),
         threads=record.threads,
         shared_bytes=record.shared_bytes,
         tensor_maps=route.tensor_maps,

@@ -45,12 +45,14 @@ __device__ __forceinline__ void mask_keys(float (&s)[kMTiles][kNTiles][4], int l
 // most, far inside the range of fp16.
 //
 // With kFused a weight is exp2(fma(s, scale, -base)), base = reference * scale rounded: an instruction
-// less. All weights of a row share the error of its base, so that it cancels, too, until it is worth
-// powers of two: from kFarBase on (`far`) the reference is subtracted first.
+// less. All weights of a row share the error of its base, half an ulp, which the division cancels but
+// for the rounding of the weights between: they are rounded to 16 bits, their sum is not. From
+// kFarBase on (`far`) that would show where one key has all the weight, so there the reference is
+// subtracted first.
 template <int kMTiles, bool kFused>
 struct SoftmaxState {
   static constexpr float kLag = 8.0f;
-  static constexpr float kFarBase = 65536.0f;
+  static constexpr float kFarBase = 64.0f;
 
   float maximum[kMTiles][2];                 // the reference, in units of s
   float sum[kMTiles][2];                     // this thread's share of the sum of weights

@@ -8,6 +8,7 @@ import pytest
 from cakert import routes
 
 CAPABILITIES = [(9, 0), (10, 0), (10, 3)]
+LARGE = {"rows": 11991, "kv_blocks": 1713, "sms": 132}
 PROBLEMS = list(itertools.product([64, 128], [64, 96, 128], ["float16", "bfloat16"]))
 
 
@@ -19,7 +20,7 @@ def test_every_problem_has_a_kernel_on_every_device(block, head_dim, dtype):
     hopper = "sm90_group" if (block, head_dim) == (64, 128) else "sm90"
     names = set()
     for capability in CAPABILITIES:
-        route = routes.choose(capability, R=block, head_dim=head_dim, dtype=dtype)
+        route = routes.choose(capability, R=block, head_dim=head_dim, dtype=dtype, **LARGE)
         names.add(route.name)
         assert route.family == (hopper if capability == (9, 0) else "portable")
         assert route.tensor_maps == (route.family != "portable")
@@ -36,13 +37,32 @@ def test_every_problem_has_a_kernel_on_every_device(block, head_dim, dtype):
 @pytest.mark.parametrize(("block", "head_dim", "dtype"), PROBLEMS)
 def test_the_kernel_of_rows_can_be_forced_wherever_another_comes_first(block, head_dim, dtype):
     with routes.only("sm90"):
-        route = routes.choose((9, 0), R=block, head_dim=head_dim, dtype=dtype)
+        route = routes.choose((9, 0), R=block, head_dim=head_dim, dtype=dtype, **LARGE)
     assert (route.family, route.tensor_maps, route.grouped) == ("sm90", True, False)
     assert route.grid(11991, 132) == (132 if block == 128 else 11991)
 
 
+@pytest.mark.parametrize(
+    ("rows", "kv_blocks", "family"),
+    [
+        (265, 1, "sm90_group"),
+        (264, 1713, "sm90"),
+        (34, 1713, "sm90"),
+        (33, 8, "sm90_group"),
+        (33, 7, "sm90"),
+        (1, 1, "sm90"),
+    ],
+)
+def test_groups_are_for_many_rows_and_for_few_long_ones(rows, kv_blocks, family):
+    size = {"rows": rows, "kv_blocks": kv_blocks, "sms": 132}
+    problem = {"R": 64, "head_dim": 128, "dtype": "bfloat16", **size}
+    assert routes.choose((9, 0), **problem).family == family
+    with routes.only("sm90_group"):
+        assert routes.choose((9, 0), **problem).family == "sm90_group"
+
+
 def test_a_family_can_be_forced():
-    problem = {"R": 64, "head_dim": 96, "dtype": "bfloat16"}
+    problem = {"R": 64, "head_dim": 96, "dtype": "bfloat16", **LARGE}
     seen = []
     with routes.only("portable"):
         assert routes.choose((9, 0), **problem).family == "portable"
@@ -82,7 +102,9 @@ def test_kernels_have_cubins():
         for block, head_dim, dtype in PROBLEMS:
             for family in routes.families(capability, R=block, head_dim=head_dim):
                 with routes.only(family):
-                    route = routes.choose(capability, R=block, head_dim=head_dim, dtype=dtype)
+                    route = routes.choose(
+                        capability, R=block, head_dim=head_dim, dtype=dtype, **LARGE
+                    )
                 entry = store.find(route.name, capability)
                 assert entry is not None, f"{route.name} for {capability}"
                 assert entry.family == family
@@ -93,5 +115,5 @@ def test_kernels_have_cubins():
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 1), (11, 0), (12, 0), (12, 1)])
 def test_other_devices_have_none(capability):
     with pytest.raises(RuntimeError, match=r"no kernel .*9\.0, 10\.0, 10\.3") as error:
-        routes.choose(capability, R=64, head_dim=128, dtype="bfloat16")
+        routes.choose(capability, R=64, head_dim=128, dtype="bfloat16", **LARGE)
     assert f"{capability[0]}.{capability[1]}" in str(error.value)

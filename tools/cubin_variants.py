@@ -51,11 +51,16 @@ class Variant:
     kernels: tuple[KernelSpec, ...]
 
 
-def _attention(family: str, targets: tuple[str, ...]) -> list[Variant]:
-    """The variants of ``cuda/vsa_<family>.cu``: every block size, head_dim and dtype."""
+def _attention(
+    family: str,
+    targets: tuple[str, ...],
+    blocks: tuple[int, ...] = (64, 128),
+    head_dims: tuple[int, ...] = (64, 96, 128),
+) -> list[Variant]:
+    """The variants of ``cuda/vsa_<family>.cu``: every block size, head_dim and dtype that it has."""
     variants = []
-    for block in (64, 128):
-        for head_dim in (64, 96, 128):
+    for block in blocks:
+        for head_dim in head_dims:
             for dtype, is_bf16 in (("fp16", 0), ("bf16", 1)):
                 suffix = f"r{block}_d{head_dim}_{dtype}"
                 kernel = KernelSpec(f"cake_vsa_{family}_{suffix}", block, head_dim, dtype)
@@ -76,26 +81,8 @@ def _attention(family: str, targets: tuple[str, ...]) -> list[Variant]:
     return variants
 
 
-def _grouped(family: str, targets: tuple[str, ...]) -> list[Variant]:
-    """The variants of ``cuda/vsa_<family>.cu``: 64-token blocks, head_dim 128, every dtype."""
-    variants = []
-    for dtype, is_bf16 in (("fp16", 0), ("bf16", 1)):
-        suffix = f"r64_d128_{dtype}"
-        variants.append(
-            Variant(
-                family=family,
-                stem=f"vsa_{family}_{suffix}",
-                source=f"cuda/vsa_{family}.cu",
-                defines=("CAKE_HEAD_DIM=128", f"CAKE_BF16={is_bf16}"),
-                targets=targets,
-                kernels=(KernelSpec(f"cake_vsa_{family}_{suffix}", 64, 128, dtype),),
-            )
-        )
-    return variants
-
-
 VARIANTS: tuple[Variant, ...] = (
     *_attention("portable", PORTABLE_TARGETS),
     *_attention("sm90", SM90_TARGETS),
-    *_grouped("sm90_group", SM90_TARGETS),
+    *_attention("sm90_group", SM90_TARGETS, blocks=(64,), head_dims=(128,)),
 )

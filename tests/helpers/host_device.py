@@ -112,8 +112,10 @@ def install(monkeypatch: pytest.MonkeyPatch, family: str | None = None) -> Simpl
         device.index = index
         shape = {"R": problem.block, "head_dim": problem.head_dim}
         forced = family in routes.families((9, 0), **shape)
+        size = {"rows": problem.num_qo_heads * problem.q_blocks, "kv_blocks": problem.kv_blocks}
         with routes.only(family) if forced else nullcontext():
-            return routes.choose((9, 0), **shape, dtype=problem.dtype), entry
+            route = routes.choose((9, 0), **shape, **size, sms=SMS, dtype=problem.dtype)
+        return route, entry
 
     launch = ModuleType("cakert.vsa_launch")
     launch.VsaCall = HostCall

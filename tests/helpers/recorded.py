@@ -74,7 +74,13 @@ def exact_names() -> tuple[str, ...]:
     return ("one-hot", "powers", "flat")
 
 
-def _cases(family: str, first_seed: int) -> tuple[Case, ...]:
+def _cases(
+    family: str,
+    first_seed: int,
+    blocks: tuple[int, ...] = (64, 128),
+    head_dims: tuple[int, ...] = (64, 96, 128),
+    rounds: int = 1,
+) -> tuple[Case, ...]:
     """Each variant with exact and with random inputs; kinds, heads and exactness take turns."""
     kinds = {
         64: itertools.cycle(("mask", "q2k", "lens", "bsr", "q2k_ragged", "kv_mask", "lens")),
@@ -82,7 +88,7 @@ def _cases(family: str, first_seed: int) -> tuple[Case, ...]:
     }
     heads = itertools.cycle(((2, 1), (2, 2), (1, 1)))
     exact = itertools.cycle(exact_names())
-    variants = itertools.product((64, 128), (64, 96, 128), DTYPES)
+    variants = list(itertools.product(blocks, head_dims, DTYPES)) * rounds
     return tuple(
         Case(
             block, head_dim, dtype, values, next(kinds[block]), next(heads),
@@ -93,7 +99,12 @@ def _cases(family: str, first_seed: int) -> tuple[Case, ...]:
     )  # fmt: skip
 
 
-CASES = (*_cases("portable", 1000), *_cases("sm90", 2000))
+CASES = (
+    *_cases("portable", 1000),
+    *_cases("sm90", 2000),
+    # Few rows: each is split between two warpgroups.
+    *_cases("sm90_group", 3000, blocks=(64,), head_dims=(128,), rounds=3),
+)
 
 
 def problem_of(case: Case) -> VsaProblem:
