@@ -57,7 +57,7 @@ def _attention(
     blocks: tuple[int, ...] = (64, 128),
     head_dims: tuple[int, ...] = (64, 96, 128),
 ) -> list[Variant]:
-    """The variants of ``cuda/vsa_<family>.cu``: every block size, head_dim and dtype that it has."""
+    """The variants of ``cuda/vsa_<family>.cu``: block sizes, head_dims and every dtype."""
     variants = []
     for block in blocks:
         for head_dim in head_dims:

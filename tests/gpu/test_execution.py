@@ -214,30 +214,31 @@ def test_garbage_in_plan_memory_reads_nothing_foreign(rng, family):
     if family == "sm90_group":
         pytest.skip("it reads no row lists")
     heads, blocks = 2, 5
-    problem = make_problem(rng, "lens", M=256, N=64 * blocks, heads=(heads, heads))
+    rows = 140  # of a head: more than run at once, so that the tile order is read
+    problem = make_problem(rng, "lens", M=64 * rows, N=64 * blocks, heads=(heads, heads))
     plan, (q, k, v) = plan_of(problem), inputs_of(problem)
     size = k.numel()
     behind = torch.full((2, 2 * size), float("nan"), dtype=k.dtype, device="cuda")
     behind[0, :size], behind[1, :size] = k.flatten(), v.flatten()
     k, v = behind[0, :size].view(k.shape), behind[1, :size].view(v.shape)
 
-    lists = np.zeros((heads * 4, blocks), np.uint16)
-    mask = np.zeros((heads, 4, blocks), bool)
-    counts = rng.integers(1, blocks + 1, heads * 4).astype(np.int32)
+    lists = np.zeros((heads * rows, blocks), np.uint16)
+    mask = np.zeros((heads, rows, blocks), bool)
+    counts = rng.integers(1, blocks + 1, heads * rows).astype(np.int32)
     counts[1], counts[2] = -5, 2**30  # clamped to 0 and to the width
-    for row in range(heads * 4):
+    for row in range(heads * rows):
         lists[row] = rng.permutation(blocks)
         foreign = rng.random(blocks) < 0.4
         lists[row][foreign] = rng.choice([blocks, blocks + 1, blocks + 4, 65535], foreign.sum())
         used = lists[row][: np.clip(counts[row], 0, blocks)]
-        mask[row // 4, row % 4, used[used < blocks]] = True
+        mask[row // rows, row % rows, used[used < blocks]] = True
     lens = np.array([-5, 0, 65, 64, 7], np.int32)
     workspace = plan["workspace"]
     workspace["row_blocks"].copy_in(lists)
     workspace["row_counts"].copy_in(counts)
     workspace["kv_block_lens"].copy_in(lens)
-    order = np.arange(heads * 4, dtype=np.uint32)
-    order[5] = 2**32 - 1  # no such row: row 5 is not computed, nothing else is hurt
+    order = np.arange(heads * rows, dtype=np.uint32)
+    order[rows + 1] = 2**32 - 1  # no such row: it is not computed, nothing else is hurt
     workspace["tile_order"].copy_in(order)
     out, lse = poisoned(problem)
     run_cake_vsa(plan, q, k, v, out=out, lse=lse, return_lse=True, backend="cake")

@@ -186,9 +186,8 @@ def test_the_bytes_are_those_of_the_launch_abi(rng, device, monkeypatch):
     assert params == packed
     assert len(params) == 160
     tensors = [given[key].ctypes.data for key in ("q", "k", "v", "out", "lse")]
-    pattern = [
-        work[key].pointer for key in ("row_blocks", "row_counts", "kv_block_lens", "tile_order")
-    ]
+    pattern = [work[key].pointer for key in ("row_blocks", "row_counts", "kv_block_lens")]
+    pattern.append(0)  # no tile order: all rows run at once
     fields = struct.unpack("<13Q12IfI", params)
     assert fields[:13] == (*tensors, *pattern, 0, 0, 0, 0)
     assert fields[13:25] == (1, 2, 3, 0, 8, 0, 128, 192, 2, 3, 4, 2)

@@ -123,7 +123,7 @@ def test_recorded(case):
     theirs = wanted.view(DTYPES[case.dtype])
     assert compare(theirs, ref[rows], plain(problem, rows)).passed
     assert lse_close(recorded["lse"], ref_lse[rows])
-    assert near(bits, wanted).mean() >= 0.997
+    assert near(bits, wanted).mean() >= 0.996
 
 
 def test_nearly_all_random_outputs_are_within_two_units_of_the_recorded():

@@ -98,7 +98,7 @@ def test_ten_three_takes_its_own_of_two(tmp_path):
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "swapped"])
 def test_damaged_cubins_are_refused_before_the_driver_sees_them(tmp_path, damage):
     folder = write_store(tmp_path / "cubins", ("sm_90",))
-    path = folder / "vsa_sm90_group_r64_d128_bf16.sm_90a.cubin"
+    path = folder / "vsa_sm90_r64_d128_bf16.sm_90a.cubin"
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 0x10
@@ -214,7 +214,7 @@ def test_plans_on_two_devices():
     assert {c["current"] for c in result.trace.named("cuFuncLoad")} == {0, 1}
     memory = {c["address"]: c["current"] for c in result.trace.named("cuMemAlloc")}
     for launch in launches:
-        assert memory[int(launch_params(launch)["group_blocks"])] == launch["device"]
+        assert memory[int(launch_params(launch)["row_blocks"])] == launch["device"]
     freed = result.trace.after("drop").named("cuMemFree")
     assert {call["current"] for call in freed} == {0, 1}
     assert result.trace.leaks()["blocks"] == 0

@@ -36,7 +36,7 @@ def run_script(script: str, **options):
 def test_maps_of_every_variant(block, head_dim, dtype):
     result = run_script(
         f"""
-        p = Problem(M={3 * block}, N={5 * block}, block={block}, head_dim={head_dim},
+        p = Problem(M={3 * block}, N={9 * block}, block={block}, head_dim={head_dim},
                     dtype={dtype!r}, q_heads=6, kv_heads=3)
         plan = p.plan()
         sets = [p.tensors("q", "k", "v", "out", "lse") for _ in range(2)]
@@ -60,7 +60,7 @@ def test_maps_of_every_variant(block, head_dim, dtype):
         assert [int(each["address"]) for each in maps] == addresses[:4]
         for each, tokens, heads, rows in zip(
             maps,
-            (3 * block, 5 * block, 5 * block, 3 * block),
+            (3 * block, 9 * block, 9 * block, 3 * block),
             (6, 3, 3, 6),
             (block, block, block, 64),
             strict=True,

@@ -51,7 +51,7 @@ def test_launch_of_every_variant(block, head_dim, dtype):
     """Geometry is exact and every field of the parameter is what was planned."""
     result = run_script(
         f"""
-        p = Problem(M={3 * block}, N={5 * block}, block={block}, head_dim={head_dim},
+        p = Problem(M={3 * block}, N={9 * block}, block={block}, head_dim={head_dim},
                     dtype={dtype!r}, q_heads=6, kv_heads=3, sm_scale=-0.25)
         mask = p.mask()
         lens = p.lens() if {block} == 64 else None
@@ -85,13 +85,14 @@ def test_launch_of_every_variant(block, head_dim, dtype):
     grouped = (block, head_dim) == (64, 128)
     assert set(memory) - {"kv_block_lens"} == set(record if grouped else lists)
     expected |= {name: memory.get(name, 0) for name in (*lists, *record)}
+    expected["tile_order"] = 0  # all rows run at once
     expected |= {
         "kv_block_lens": memory["kv_block_lens"] if block == 64 else 0,
-        "version": 1, "index_bytes": 2, "row_stride": 0 if grouped else 5,
+        "version": 1, "index_bytes": 2, "row_stride": 0 if grouped else 9,
         # A row a group, for there are SMs enough.
-        "group_stride": 6 if grouped else 0, "num_groups": 18 if grouped else 0,
-        "num_rows": 18, "q_tokens": 3 * block, "kv_tokens": 5 * block,
-        "q_blocks": 3, "kv_blocks": 5, "num_qo_heads": 6, "num_kv_heads": 3,
+        "group_stride": 10 if grouped else 0, "num_groups": 18 if grouped else 0,
+        "num_rows": 18, "q_tokens": 3 * block, "kv_tokens": 9 * block,
+        "q_blocks": 3, "kv_blocks": 9, "num_qo_heads": 6, "num_kv_heads": 3,
         "sm_scale": np.float32(-0.25), "reserved": 0,
     }  # fmt: skip
     assert set(expected) == set(PARAMS.names)
@@ -126,7 +127,7 @@ def test_the_scale_is_packed_as_given(given, packed):
 def test_q2k_lists_are_packed_with_their_own_width(head_dim):
     result = run_script(
         f"""
-        p = Problem(head_dim={head_dim})
+        p = Problem(head_dim={head_dim}, N=512)
         indices, counts = p.q2k(topk=3)
         plan = p.plan(q2k_indices=FakeCuda(indices), q2k_num=FakeCuda(counts))
         run(plan, *p.tensors(), out=p.tensors("out")[0])
