@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cakert import routes
+from cakert import routes, vsa_device
 from cakert.runtime import driver
 
 HERE = Path(__file__).resolve().parent
@@ -30,14 +30,19 @@ def watchdog() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.fixture(params=routes.families())
-def family(request: pytest.FixtureRequest) -> Iterator[str]:
+# Small problems have fewer rows than a GPU has SMs, so each row is a group of its own, and split. With
+# "-pairs" plans take the GPU for one of two SMs: rows are paired, and a thread block has many groups.
+@pytest.fixture(params=[*routes.families(), "sm90_group-pairs"])
+def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every kernel family that the GPU runs, in turn; plans of the test take no other."""
+    name, _, pairs = request.param.partition("-")
     capability = driver.device_capability(0)
-    if request.param not in routes.families(capability):
-        pytest.skip(f"{request.param} has no kernels for compute capability {capability}")
-    with routes.only(request.param):
-        yield request.param
+    if name not in routes.families(capability):
+        pytest.skip(f"{name} has no kernels for compute capability {capability}")
+    if pairs:
+        monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: 2)
+    with routes.only(name):
+        yield name
 
 
 @pytest.fixture
