@@ -38,7 +38,8 @@ class Groups:
         row in slots 0 and 1 is split between them.
     blocks
         (groups, width), type of the row lists: entries 2i and 2i + 1 are a stage. ``width`` is that
-        of the longest group (at least 2). Entries that are no block are ``kv_blocks``.
+        of the longest group, rounded up to 64 where the stride allows it. Entries that are no block
+        are ``kv_blocks``.
     members
         (groups, width) uint8: bit ``slot`` says that the slot's row selects the block.
     counts
@@ -139,9 +140,10 @@ def plan_groups(
     order = _order(cost, sms)
     pairs = np.ascontiguousarray(pairs.reshape(-1, 2)[order])
     lengths = lengths.reshape(-1)[order]
-    blocks, members = group_lists.fill_stages(
-        row_blocks, counts, pairs, kv_blocks, max(2, int(lengths.max()))
-    )
+    # Kernels read a list 64 entries at a time, and ignore what lies past its count: that far it is
+    # written, so that no checker of memory has to be told.
+    width = min(stride, (max(1, int(lengths.max())) + 63) // 64 * 64)
+    blocks, members = group_lists.fill_stages(row_blocks, counts, pairs, kv_blocks, width)
     slots = np.full((groups, SLOTS), NO_ROW, np.uint32)
     slots[:, :2] = pairs
     return Groups(
@@ -244,12 +246,26 @@ def _by_length(counts: npt.NDArray[np.int32], kv_blocks: int) -> Pairs:
 def _order(cost: Array, sms: int) -> Array:
     """Groups as they are taken: KV heads one after another, the costly groups of each first.
 
-    Groups of equal cost keep their order, for neighbours select alike. Every second round of thread
-    blocks is reversed: whoever got the longest group of a round gets the shortest of the next.
+    Thread block c takes the places c, c + sms, c + 2 sms, ... In each round of ``sms`` groups the
+    costliest goes to the thread block with the least work so far. Groups of equal cost keep their
+    order, for neighbours select alike.
     """
     num_kv_heads, groups = cost.shape
     falling = np.argsort(-cost, axis=1, kind="stable")
     sequence = (falling + np.arange(0, num_kv_heads * groups, groups)[:, None]).reshape(-1)
-    for start in range(sms, len(sequence), 2 * sms):
-        sequence[start : start + sms] = sequence[start : start + sms][::-1].copy()
-    return sequence
+    flat = cost.reshape(-1)
+    if flat.min() == flat.max():
+        return sequence
+    work = np.zeros(sms, np.int64)
+    taken = []  # of each round, by thread block
+    for start in range(0, len(sequence), sms):
+        round_ = sequence[start : start + sms]
+        idle_first = np.argsort(work, kind="stable")[: len(round_)]
+        by_block = np.full(sms, -1, np.int64)
+        by_block[idle_first] = round_[np.argsort(-flat[round_], kind="stable")]
+        work[idle_first] += flat[by_block[idle_first]]
+        taken.append(by_block)
+    # The last round may be short: its groups belong to the first places, so those who have one
+    # become the first thread blocks.
+    renamed = np.argsort(taken[-1] < 0, kind="stable")
+    return np.concatenate([by_block[renamed] for by_block in taken])[: len(sequence)]

@@ -162,6 +162,7 @@ struct Hopper {
         release(ring.value_empty(values.stage));
         values.advance();
       } else {
+        ptx::barrier_sync(own, 128);  // every warp has seen Q land, or the next would overtake it
         release(ring.query_empty());
       }
       state.finish();

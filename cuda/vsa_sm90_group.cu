@@ -34,8 +34,10 @@ struct Grouped {
     uint32_t position = 0;
     StageList list(p);
     for (uint32_t group = blockIdx.x; group < p.num_groups; group += gridDim.x) {
-      const uint32_t row = __ldg(p.group_rows + group * CAKE_VSA_GROUP_ROWS);
+      const uint32_t *rows = p.group_rows + group * CAKE_VSA_GROUP_ROWS;
+      const uint32_t row = __ldg(rows);
       const int kv_head = row / p.q_blocks / heads;
+      list.begin(row, __ldg(rows + 1));
       do {
         list.advance();
         for (uint32_t left = list.present(); left != 0; left &= left - 1, ++position) {
@@ -131,7 +133,8 @@ struct Grouped {
     mask_keys(reinterpret_cast<Half &>(s[0][T::kBlock / 8]), lane, stage.tokens(1));
   }
 
-  // What a consumer warpgroup asks of the ring.
+  // What a consumer warpgroup asks of the ring. Its first thread releases a stage for all: between its
+  // waits and a release the warpgroup has multiplied together, so that every warp has waited, too.
   struct Member {
     Ring ring;
     int slot;
@@ -185,11 +188,11 @@ struct Grouped {
       const uint32_t next_row = row_of(group + gridDim.x, slot);
       const uint32_t next_other = row_of(group + gridDim.x, slot ^ 1);
       const bool is_split = row == other;
+      walk.list.begin(slot == 0 ? row : other, slot == 0 ? other : row);
       walk.advance();
       Stage stage, next;
       bool more = walk.next(stage);
-      if (row >= p.num_rows) {  // no row; the stages are all the other's
-        while (more) more = walk.next(stage);
+      if (row >= p.num_rows) {  // no row, and no stages
         load_query(next_row);
       } else {
         Softmax state;

@@ -82,12 +82,12 @@ struct GroupRing {
 // The stages of the groups that a CTA works on, 32 at a time, one a lane; the next 32 are fetched
 // ahead. Every warp of the CTA walks them alike.
 struct StageList {
-  static constexpr uint32_t kAll = 3;  // members of a group, whatever else the record says
   const CakeVsaParams &p;
   uint32_t block[2];
-  uint32_t members[2];
-  int tokens[2];  // 0 for an entry that is none
-  int count = 0;  // entries of the group at hand
+  uint32_t members[2];  // slots that have a row and want the block, which there is
+  int tokens[2];        // 0 where there are none
+  int count = 0;        // entries of the group at hand
+  uint32_t slots = 0;   // of the group at hand that have a row, a bit each: the role sets them
   uint32_t next_group;
   int next_base = 0;
   int next_count = 0;
@@ -119,7 +119,8 @@ struct StageList {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       block[half] = next_block[half];
-      members[half] = entry + half < count ? next_members >> 8 * half & kAll : 0;
+      const bool listed = entry + half < count && block[half] < p.kv_blocks;
+      members[half] = listed ? next_members >> 8 * half & slots : 0;
       tokens[half] = members[half] != 0 ? block_tokens<64>(p, block[half]) : 0;
     }
     next_base += 64;
@@ -128,6 +129,10 @@ struct StageList {
       next_group += gridDim.x;
     }
     fetch();
+  }
+  // For the group that the next advance() begins, its rows in slots 0 and 1.
+  __device__ void begin(uint32_t row0, uint32_t row1) {
+    slots = (row0 < p.num_rows ? 1 : 0) | (row1 < p.num_rows ? 2 : 0);
   }
   // Lanes whose stage has a key.
   __device__ uint32_t present() const {

@@ -30,8 +30,8 @@ def watchdog() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-# Small problems have fewer rows than a GPU has SMs, so each row is a group of its own, and split. With
-# "-pairs" plans take the GPU for one of two SMs: rows are paired, and a thread block has many groups.
+# Small problems have fewer rows than a GPU has SMs, so each row is a group of its own, and split.
+# With "-pairs" plans take the GPU for one of two SMs: rows are paired, many groups a thread block.
 @pytest.fixture(params=[*routes.families(), "sm90_group-pairs"])
 def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every kernel family that the GPU runs, in turn; plans of the test take no other."""

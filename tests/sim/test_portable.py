@@ -225,6 +225,55 @@ def test_garbage_in_plan_memory_reads_nothing_foreign(seed, family):
     check(replace(problem, lens=lens.clip(0, 64)), out, lse, mask=mask)
 
 
+@pytest.mark.parametrize("lens", [True, False])
+@pytest.mark.parametrize("sms", [1, 3, 8])
+def test_garbage_in_a_group_record_hangs_nothing(seed, sms, lens):
+    """Blocks, members, rows and counts that no plan would write, small enough to be followed."""
+    rng = np.random.default_rng(seed)
+    heads, blocks = 2, 9
+    problem = make_problem(
+        rng, "lens" if lens else "mask", M=256, N=64 * blocks, heads=(heads, heads)
+    )
+    schedule = draw(rng, SCHEDULES)
+    with device_of("sm90_group", "sm_90a", schedule=schedule, seed=seed, sms=sms) as device:
+        plan = plan_of(problem, device)
+        work = plan["workspace"]
+        groups = work["group_counts"].nbytes // 4
+        entries = work["group_members"].nbytes
+        rows = np.full((groups, 8), 2**32 - 1, np.uint32)
+        rows[:, :2] = rng.permutation(2 * groups).reshape(groups, 2) % (heads * 4 + 3)
+        rows[rng.random(rows.shape) < 0.2] = heads * 4
+        work["group_rows"].copy_in(rows)
+        foreign = np.array([*range(blocks), blocks, blocks + 1, 65535], np.uint16)
+        work["group_blocks"].copy_in(rng.choice(foreign, entries))
+        some = rng.choice(np.array([0, 1, 2, 3, 3, 7, 255], np.uint8), entries)
+        work["group_members"].copy_in(some)
+        counts = rng.choice(np.array([-5, 0, 1, 2, 5, 7, 2**30], np.int32), groups)
+        work["group_counts"].copy_in(counts)
+        if lens:
+            work["kv_block_lens"].copy_in(rng.integers(-5, 70, blocks).astype(np.int32))
+        out, _ = run(plan, problem)
+    named = np.isin(np.arange(heads * 4), rows)
+    written = ~np.isnan(out.astype(np.float32)).reshape(4, 64, heads, -1)
+    assert not written.transpose(2, 0, 1, 3).reshape(heads * 4, -1)[~named].any()
+
+
+def test_many_rows_that_an_update_empties_leave_no_warp_behind(seed):
+    """Row after row on one thread block: no warp may miss that a row's Q landed."""
+    rng = np.random.default_rng(seed)
+    problem = make_problem(rng, "mask", M=8 * 128, N=256, block=128, heads=(1, 1), head_dim=64)
+    for family in ("sm90", "portable"):
+        for i in range(8):
+            options = {"schedule": "random", "seed": seed + i, "sms": 1}
+            with device_of(family, "sm_90a", **options) as device:
+                plan = plan_of(problem, device)
+                mask = problem.mask & (np.arange(8) % 3 == i % 3)[None, :, None]
+                cakert.update_cake_vsa(plan, block_mask=mask)
+                out, lse = run(plan, problem)
+            assert (np.isneginf(lse).reshape(8, 128).all(axis=1) == ~mask[0].any(axis=-1)).all()
+            check(problem, out, lse, mask=mask)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
