@@ -128,7 +128,7 @@ def expected_sums(words: torch.Tensor, blocks: int) -> np.ndarray:
 
 def tiles_fetched(plan: Any, mask: torch.Tensor) -> int:
     """How many KV blocks a run takes out of L2: fewer than selected where rows share them."""
-    known = plan.get("tiles_fetched") if isinstance(plan, dict) else None
+    known = getattr(plan, "tiles_fetched", None)
     return int(mask.sum() if known is None else known)
 
 
