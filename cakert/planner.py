@@ -56,9 +56,9 @@ class Pattern:
     Attributes
     ----------
     row_blocks
-        (rows, width) uint16, or uint32 where ``capacity`` >= 65536: the selected KV blocks of each
-        row, ascending and unique. ``width`` is the largest count (at least 1). Entries past
-        the count are ``kv_blocks``, an index that no kernel would follow.
+        (rows, width) uint16, or uint32 from 65536 KV blocks on: the selected KV blocks of each row,
+        ascending and unique. ``width`` is the largest count (at least 1). Entries past the count
+        are ``kv_blocks``, an index that no kernel would follow.
     row_counts
         (num_qo_heads, q_blocks) int32: valid entries of each row.
     tile_order

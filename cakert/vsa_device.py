@@ -239,22 +239,28 @@ def group_rows(
     """
     if not route.grouped:
         return None
-    made = groups.plan_groups(
+    sms = _multiprocessors(device)
+    number, stride = groups.group_shape(
+        num_qo_heads=problem.num_qo_heads,
+        num_kv_heads=problem.num_kv_heads,
+        q_blocks=problem.q_blocks,
+        kv_blocks=problem.kv_blocks,
+        sms=sms,
+        capacity=pattern.capacity,
+    )
+    if number * stride > validation.MAX_LIST_ENTRIES:
+        raise ValueError(
+            "the lists of all groups of query blocks must have at most "
+            f"{validation.MAX_LIST_ENTRIES} entries, got {number} groups of up to {stride}"
+        )
+    return groups.plan_groups(
         pattern.row_blocks,
         pattern.row_counts,
         kv_blocks=problem.kv_blocks,
         num_kv_heads=problem.num_kv_heads,
-        sms=_multiprocessors(device),
+        sms=sms,
         capacity=pattern.capacity,
     )
-    entries = len(made.counts) * made.stride
-    if entries > validation.MAX_LIST_ENTRIES:
-        raise ValueError(
-            "the lists of all groups of query blocks must have at most "
-            f"{validation.MAX_LIST_ENTRIES} entries, got {len(made.counts)} groups of up to "
-            f"{made.stride}"
-        )
-    return made
 
 
 def upload(
