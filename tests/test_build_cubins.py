@@ -382,7 +382,7 @@ def fake_store(tmp_path_factory) -> tuple[Path, list[Variant]]:
     results = []
     for variant in variants:
         for target in variant.targets:
-            resources = cubin_toolchain.KernelResources("toy", 128, 66048, 512, 18, 0, 0, 0)
+            resources = cubin_toolchain.KernelResources("toy", 128, 66048, 512, 18, 0, 0, 0, {})
             text = f"PTX of {variant.stem} for {target}".encode()
             built = cubin_toolchain.Built(text, os.urandom(512), (resources,), (), ())
             results.append((variant, target, built))

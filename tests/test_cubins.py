@@ -63,6 +63,19 @@ def test_every_shipped_cubin_is_the_one_of_the_manifest():
         assert all(f".entry {kernel.name}(" in ptx for kernel in entry.kernels)
 
 
+def test_tensor_instructions_are_those_of_the_ptx():
+    """What the build read in the machine code; ptxas may unroll a loop of mma.sync once more."""
+    for entry in json.loads((store().root / "manifest.json").read_text())["entries"]:
+        packed = (store().root / entry["file"].replace(".cubin", ".ptx.xz")).read_bytes()
+        ptx = lzma.decompress(packed).decode()
+        (kernel,) = entry["kernels"]
+        if entry["family"] == "portable":
+            assert list(kernel["tensor_instructions"]) == ["HMMA"]
+            assert kernel["tensor_instructions"]["HMMA"] % ptx.count("mma.sync") == 0
+        else:
+            assert kernel["tensor_instructions"] == {"HGMMA": ptx.count("wgmma.mma_async")}
+
+
 @pytest.mark.parametrize(
     ("family", "capabilities", "blocks", "head_dims"),
     [

@@ -95,6 +95,7 @@ def make_entry(variant: Variant, target: str, built: Built) -> dict[str, Any]:
                 "stack_bytes": kernel.stack_bytes,
                 "spill_loads": kernel.spill_loads,
                 "spill_stores": kernel.spill_stores,
+                "tensor_instructions": kernel.tensor_instructions,
             }
             for kernel in built.kernels
         ],

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sysconfig
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,7 @@ class KernelResources:
     stack_bytes: int
     spill_stores: int
     spill_loads: int
+    tensor_instructions: dict[str, int]  # SASS mnemonic -> how many stand in the kernel
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,29 @@ def serialised_wgmma(text: str) -> tuple[str, ...]:
     )
 
 
+# Low nine bits of the 16-byte instructions of sm_90 to sm_103, as nvdisasm 13.0 names them.
+_TENSOR_OPCODES = {0x1F0: "HGMMA", 0x03C: "HMMA"}
+
+
+def tensor_instructions(cubin: bytes, kernel: str) -> dict[str, int]:
+    """How many tensor core instructions of each kind a kernel's code has, zeros left out."""
+    headers, size, count, names = (
+        struct.unpack_from(form, cubin, at)[0]
+        for form, at in (("<Q", 0x28), ("<H", 0x3A), ("<H", 0x3C), ("<H", 0x3E))
+    )
+    sections = [struct.unpack_from("<IIQQQQ", cubin, headers + i * size) for i in range(count)]
+    wanted = f".text.{kernel}\0".encode()
+    for name, _, _, _, start, length in sections:
+        at = sections[names][4] + name
+        if cubin[at : at + len(wanted)] == wanted:
+            words = struct.unpack_from(f"<{length // 8}Q", cubin, start)
+            break
+    else:
+        raise BuildError(f"the cubin has no code of {kernel}")
+    seen = Counter(word & 0x1FF for word in words[::2])
+    return {name: seen[code] for code, name in _TENSOR_OPCODES.items() if seen[code]}
+
+
 # --- building -------------------------------------------------------------------------------------
 
 
@@ -324,7 +350,8 @@ def build_variant(toolchain: Toolchain, root: Path, variant: Variant, target: st
         if not (1 <= threads <= 1024):
             raise BuildError(f"{name}: {kernel}_geometry has {threads} threads, not 1 to 1024")
         resources.append(KernelResources(kernel, threads, shared, used[kernel][1], used[kernel][0],
-                                         *properties[kernel]))  # fmt: skip
+                                         *properties[kernel],
+                                         tensor_instructions(cubin, kernel)))  # fmt: skip
     spilling = tuple(sorted(name for name, numbers in properties.items() if any(numbers)))
     return Built(ptx, cubin, tuple(resources), spilling, tuple(warnings + ptxas_warnings),
                  serialised_wgmma(report))  # fmt: skip
