@@ -262,8 +262,8 @@ def test_many_rows_that_an_update_empties_leave_no_warp_behind(seed):
     """Row after row on one thread block: no warp may miss that a row's Q landed."""
     rng = np.random.default_rng(seed)
     problem = make_problem(rng, "mask", M=8 * 128, N=256, block=128, heads=(1, 1), head_dim=64)
-    for family in ("sm90", "portable"):
-        for i in range(8):
+    for family, draws in (("sm90", 24), ("portable", 3)):
+        for i in range(draws):
             options = {"schedule": "random", "seed": seed + i, "sms": 1}
             with device_of(family, "sm_90a", **options) as device:
                 plan = plan_of(problem, device)
