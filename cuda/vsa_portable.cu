@@ -5,8 +5,6 @@
 // use two m-tiles a warp, because each warp reads every K and V tile from shared memory again;
 // blocks of 64 use one, hold Q in registers and fit more CTAs on an SM. docs/kernels.md has the
 // measurements behind these choices.
-#include <float.h>
-
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -152,7 +150,6 @@ struct Portable {
     }
   }
 
-  // Keys from `valid` on (counted from the step's first) take no part.
   struct QueryFragments {
     uint32_t address;  // the lane's chunk of the warp's first 16 rows
     uint32_t held[T::kQueryInRegisters ? T::kMTiles : 1][T::kQueryInRegisters ? kKSteps : 1][4];
@@ -200,8 +197,7 @@ struct Portable {
           *reinterpret_cast<uint32_t *>(chunk + lane % 4 * 4) = pair;
         }
         if (p.lse != nullptr && lane % 4 == 0) {
-          p.lse[(first_token + row) * p.num_qo_heads + head] =
-              sum == 0.0f ? -INFINITY : (state.maximum[m][half] * scale_log2 + log2f(sum)) * kLn2;
+          p.lse[(first_token + row) * p.num_qo_heads + head] = state.lse(m, half, scale_log2);
         }
       }
     }

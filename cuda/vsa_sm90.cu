@@ -2,8 +2,8 @@
 // with CAKE_BLOCK, CAKE_HEAD_DIM, CAKE_BF16.
 //
 // A producer thread streams the K and V tiles of the row's blocks through a ring; each consumer
-// warpgroup owns 64 query rows. Within a warpgroup the next block's Q K^T runs while the softmax of
-// this one is computed, and P V behind it; two warpgroups take turns at the tensor core.
+// warpgroup owns 64 query rows. Within a warpgroup Q K^T of the next block is issued before P V of
+// this one, which runs under the next block's softmax; two warpgroups take turns at the tensor core.
 #include "ptx/math.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/stmatrix.cuh"

@@ -16,8 +16,8 @@ float64 on a sample of query blocks before it is timed. A contender that is not 
 support a workload or fails is reported with the reason. Needs torch.
 
 A row's bound is the nearest of: the matrix product of this run, the feed from L2 to shared memory
-for the K and V tiles that the lists name (a contender that shares tiles between rows can beat that
-one), and an empty launch.
+for the K and V tiles that our plan fetches or, of others, that the lists name (who shares tiles
+between rows can beat that), and an empty launch.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
       : "memory");
 }
 
-// The same for a thread that has time. It sleeps between looks, so that warps that have none find
-// the issue slots of its scheduler free: two producers that only looked made 14 % of all instructions.
 constexpr uint32_t kNapNanoseconds = 200;
 
+// The same for a thread that has time. It sleeps between looks, so that warps that have none find
+// the issue slots of its scheduler free: two producers that only looked made 14 % of all instructions.
 __device__ __forceinline__ void mbarrier_wait_asleep(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"

@@ -12,9 +12,9 @@ namespace cake::ptx {
 // A value that all lanes hold, so told to the assembler, which then computes with it once a warp.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 
-// A swizzled operand in shared memory, in rows of kWidth bytes (128 or 64), and the descriptors of its
-// parts. `stride` is the distance of 8-row groups; `leading`, used by operands that are contiguous
-// along M or N only, that of the pieces of kWidth bytes.
+// A swizzled operand in shared memory, in rows of kWidth bytes (128 or 64) that lie one behind the
+// other, and the descriptors of its parts. `leading`, used by operands that are contiguous along M or
+// N only, is the distance of the pieces of kWidth bytes.
 template <int kWidth>
 struct WgmmaOperand {
   static_assert(kWidth == 128 || kWidth == 64, "the swizzles in use");

@@ -16,10 +16,24 @@ from cakert.runtime import driver
 HERE = Path(__file__).resolve().parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept, absent = [], []
     for item in items:
-        if HERE in item.path.parents:
+        ours = HERE in item.path.parents
+        if ours:
             item.add_marker(pytest.mark.gpu)
+        (absent if ours and not has_kernel(item) else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=absent)
+
+
+def has_kernel(item: pytest.Item) -> bool:
+    """Whether a test's family has a kernel for the shape that its parameters name."""
+    given = getattr(getattr(item, "callspec", None), "params", {})
+    if "family" not in given:
+        return True
+    shape = {"R": given.get("block"), "head_dim": given.get("head_dim")}
+    return given["family"].partition("-")[0] in routes.families(**shape)
 
 
 @pytest.fixture(autouse=True)
