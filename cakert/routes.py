@@ -28,8 +28,13 @@ class Route:
     family
         Kernel source that it comes from.
     grid
-        Thread blocks on grid x, from the number of work items (rows, which are query heads x query
-        blocks, or groups of rows) and that of the device's SMs.
+        Clusters on grid x, which are thread blocks without: from the number of work
+        items (rows, which are query heads x query blocks, or groups of rows) and that of the
+        device's SMs.
+    cluster
+        Thread blocks of a cluster, which share a row; 0 without clusters.
+    threads
+        Of a thread block, where it has fewer than the manifest says its kernel takes; else None.
     tensor_maps
         Whether the kernel takes tensor maps of q, k, v and out behind CakeVsaParams.
     per_sm
@@ -41,6 +46,8 @@ class Route:
     name: str
     family: str
     grid: Callable[[int, int], int]
+    cluster: int
+    threads: int | None
     tensor_maps: bool
     per_sm: int
     grouped: bool
@@ -59,19 +66,36 @@ class _Family:
     tensor_maps: bool
     per_sm: int
     grouped: bool = False
+    # `Route.cluster` and `Route.threads`, from the numbers of rows, of KV blocks and of SMs, and
+    # head_dim.
+    split: Callable[[int, int, int, int], tuple[int, int | None]] = lambda *sizes: (0, None)
     # Whether it is the better one of those that come after it, from the numbers of rows, of KV
     # blocks and of SMs.
     suits: Callable[[int, int, int], bool] = lambda rows, kv_blocks, sms: True
 
 
-def _pays_in_groups(rows: int, kv_blocks: int, sms: int) -> bool:
-    """Where a thread block for two rows, or half a row a warpgroup, beats one for each row.
+def _many_rows(rows: int, kv_blocks: int, sms: int) -> bool:
+    """Where a thread block for two rows beats one for each: fewer rows all run at once."""
+    del kv_blocks
+    return rows > 2 * sms
 
-    The thresholds are measured (docs/kernels.md, "Which kernel"): up to two rows an SM all rows run
-    at once, one a thread block, and start sooner; few rows leave SMs idle, and lists of some length
-    are then done faster by two.
+
+def _few_rows(rows: int, kv_blocks: int, sms: int) -> bool:
+    """Where a row has an SM to itself at least, and a list that can be split."""
+    return rows <= sms and kv_blocks > 1
+
+
+def _split_rows(rows: int, kv_blocks: int, sms: int, head_dim: int) -> tuple[int, int]:
+    """Over how many thread blocks and warpgroups the list of each of few rows is split.
+
+    Clusters of four and more do not find room on all SMs, whose number in a GPC varies, and those
+    left over would run after the others.
     """
-    return rows > 2 * sms or (4 * rows <= sms and kv_blocks >= 8)
+    most = min(kv_blocks, 8 if head_dim % 64 == 0 else 4)
+    parts = 1
+    while 2 * parts <= most and 2 * parts * rows <= (sms if parts == 1 else sms // 2):
+        parts *= 2
+    return parts if parts > 1 else 0, 288 if kv_blocks >= 4 * parts else 160
 
 
 def _block_per_row(rows: int, sms: int) -> int:
@@ -85,8 +109,21 @@ def _block_per_sm(items: int, sms: int) -> int:
     return min(items, sms)
 
 
-# The first line that takes a problem is its route.
+# The first line that takes a problem is its route. All thresholds are measured: docs/kernels.md,
+# "Which kernel".
 _FAMILIES = (
+    _Family(
+        name="sm90_split",
+        capabilities=frozenset({(9, 0)}),
+        blocks=frozenset({64}),
+        head_dims=frozenset({64, 96, 128}),
+        dtypes=frozenset({"float16", "bfloat16"}),
+        grid=_block_per_row,
+        tensor_maps=True,
+        per_sm=1,
+        split=_split_rows,
+        suits=_few_rows,
+    ),
     _Family(
         name="sm90_group",
         capabilities=frozenset({(9, 0)}),
@@ -97,7 +134,7 @@ _FAMILIES = (
         tensor_maps=True,
         per_sm=1,
         grouped=True,
-        suits=_pays_in_groups,
+        suits=_many_rows,
     ),
     _Family(
         name="sm90",
@@ -214,10 +251,13 @@ def choose(
             and (wanted is not None or family.suits(rows, kv_blocks, sms))
         ):
             name = f"cake_vsa_{family.name}_r{R}_d{head_dim}_{_SHORT[dtype]}"
+            cluster, threads = family.split(rows, kv_blocks, sms, head_dim)
             return Route(
                 name=name,
                 family=family.name,
                 grid=family.grid,
+                cluster=cluster,
+                threads=threads,
                 tensor_maps=family.tensor_maps,
                 per_sm=family.per_sm,
                 grouped=family.grouped,

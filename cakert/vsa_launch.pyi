@@ -17,6 +17,7 @@ class HostKernel(Protocol):
         grid: int,
         threads: int,
         shared_bytes: int,
+        cluster: int,
     ) -> None: ...
 
 @final
@@ -40,6 +41,7 @@ class VsaCall:
         shared_bytes: int,
         tensor_maps: bool,
         keep_alive: tuple[Any, ...],
+        cluster: int = 0,
         row_blocks: int = 0,
         row_counts: int = 0,
         tile_order: int = 0,

@@ -55,7 +55,7 @@ cdef class VsaCall:
         Takes one CakeVsaParams; loaded on ``device``. Any other than a driver's Kernel reads
         memory of the host, and has ``name``, ``place`` (what messages call its device),
         ``layout`` ((offset, size) of each parameter) and ``launch_packed(params, regions, maps,
-        grid, threads, shared_bytes)``, which returns when the work is done: ``params`` are the
+        grid, threads, shared_bytes, cluster)``, which returns when the work is done: ``params`` are the
         bytes of CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each,
         ``maps`` one dict a tensor map, with the arguments of `runtime.tensormap.encode`.
     device : int
@@ -69,6 +69,8 @@ cdef class VsaCall:
         Size of an entry of row_blocks and group_blocks.
     grid, threads, shared_bytes : int
         Geometry: thread blocks on x, threads of each, dynamic shared memory in bytes.
+    cluster : int
+        Thread blocks of a cluster, which divide the grid; 0 launches without clusters.
     tensor_maps : bool
         Whether the kernel takes four tensor maps behind CakeVsaParams: of q, k, v and out.
     keep_alive : tuple
@@ -89,6 +91,8 @@ cdef class VsaCall:
     cdef str dtype
     cdef CakeVsaParams constants
     cdef cu.CUlaunchConfig config
+    cdef cu.CUlaunchAttribute attribute
+    cdef uint32_t cluster
     cdef Expected expected[NUM_TENSORS]
     cdef readonly tuple maps         # arguments of each map but its address; empty without maps
     cdef uint64_t encoded[NUM_MAPS][16]  # not CakeTensorMap: objects are not aligned like it
@@ -97,7 +101,7 @@ cdef class VsaCall:
         self, object kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
         uint32_t num_qo_heads, uint32_t num_kv_heads, uint32_t head_dim, str dtype, float sm_scale,
         uint32_t index_bytes, uint32_t grid, uint32_t threads, uint32_t shared_bytes,
-        bint tensor_maps, tuple keep_alive,
+        bint tensor_maps, tuple keep_alive, uint32_t cluster=0,
         uint64_t row_blocks=0, uint64_t row_counts=0, uint64_t tile_order=0,
         uint64_t kv_block_lens=0, uint64_t group_rows=0, uint64_t group_blocks=0,
         uint64_t group_members=0, uint64_t group_counts=0,
@@ -146,6 +150,14 @@ cdef class VsaCall:
         self.config.blockDimX = threads
         self.config.blockDimY = self.config.blockDimZ = 1
         self.config.sharedMemBytes = shared_bytes
+        self.cluster = cluster
+        if cluster > 0:
+            memset(&self.attribute, 0, sizeof(self.attribute))
+            self.attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            self.attribute.value.clusterDim.x = cluster
+            self.attribute.value.clusterDim.y = self.attribute.value.clusterDim.z = 1
+            self.config.attrs = &self.attribute
+            self.config.numAttrs = 1
 
         cdef uint8_t code = DL_BFLOAT if dtype == "bfloat16" else DL_FLOAT
         self.expect(Q, M, num_qo_heads, head_dim, code, 16)
@@ -296,6 +308,7 @@ cdef class VsaCall:
             self.config.gridDimX,
             self.config.blockDimX,
             self.config.sharedMemBytes,
+            max(1, self.cluster),
         )
         return 0
 

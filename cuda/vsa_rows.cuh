@@ -12,13 +12,21 @@ struct RowId {
   bool valid;
 };
 
-__device__ __forceinline__ RowId row_of_work_item(const CakeVsaParams &p, uint32_t item) {
+__device__ __forceinline__ RowId row_id(const CakeVsaParams &p, uint32_t row) {
   RowId id;
-  id.row = p.tile_order != nullptr ? __ldg(p.tile_order + item) : item;
+  id.row = row;
   id.valid = id.row < p.num_rows;
   id.head = id.row / p.q_blocks;
   id.q_block = id.row - id.head * p.q_blocks;
   return id;
+}
+
+__device__ __forceinline__ uint32_t row_of_item(const CakeVsaParams &p, uint32_t item) {
+  return p.tile_order != nullptr ? __ldg(p.tile_order + item) : item;
+}
+
+__device__ __forceinline__ RowId row_of_work_item(const CakeVsaParams &p, uint32_t item) {
+  return row_id(p, row_of_item(p, item));
 }
 
 __device__ __forceinline__ int row_count(const CakeVsaParams &p, uint32_t row) {

@@ -58,19 +58,8 @@ struct Hopper {
     }
   }
 
-  // Zeroes the rows of a V tile from `valid` on: 0 x NaN is NaN in the tensor core.
   __device__ static void clear_values(uint32_t values, int valid, int thread, uint32_t barrier) {
-    constexpr int kChunks = Panels::kWidth / 16;
-    for (int i = thread; i < Panels::kPanels * T::kBlock * kChunks; i += 128) {
-      const int row = i / kChunks % T::kBlock;
-      if (row >= valid) {
-        const uint32_t at = values + i / (kChunks * T::kBlock) * T::kPanelBytes +
-                            row * Panels::kWidth + i % kChunks * 16;
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
-      }
-    }
-    ptx::fence_async_shared();
-    ptx::barrier_sync(barrier, 128);
+    Math::template clear_values<T::kPanelBytes>(values, valid, thread, barrier);
   }
 
   __device__ __forceinline__ static void multiply_keys(typename Math::Logits &s, uint32_t query,

@@ -269,7 +269,11 @@ struct Grouped {
           Result::join(ring, o, state, slot, thread, scale);
           load_query(next_row);
         }
-        if (!is_split || slot == 0) Result::store(p, o, state, row, thread, scale);
+        if (!is_split || slot == 0) {
+          const uint32_t head = row / p.q_blocks;
+          const uint64_t first_token = static_cast<uint64_t>(row - head * p.q_blocks) * T::kBlock;
+          Math::store(p, o, state, head, first_token, thread, scale);
+        }
       }
       row = next_row;
       other = next_other;

@@ -1,4 +1,4 @@
-// The end of a row in the grouped Hopper kernel: joining the parts of a split row, and the store.
+// The end of a split row in the grouped Hopper kernel: its parts are joined.
 #pragma once
 #include <stdint.h>
 
@@ -72,47 +72,6 @@ struct GroupResult {
     }
     ptx::fence_async_shared();
     ptx::barrier_sync(kJoin, 256);  // TMA may write there again
-  }
-
-  // Rounds the output and stores it: four lanes hold a row's columns in pairs, exchange them, and
-  // write 64 consecutive bytes together.
-  __device__ static void store(const CakeVsaParams &p, const typename Math::Output &o,
-                               const Softmax &state, uint32_t row, int thread, float scale) {
-    const int lane = thread % 32;
-    const uint32_t head = row / p.q_blocks;
-    const uint64_t first_token = static_cast<uint64_t>(row - head * p.q_blocks) * T::kBlock;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float sum = state.sum[0][half];
-      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-      const uint64_t token = first_token + thread / 32 * 16 + half * 8 + lane / 4;
-      const uint64_t at = token * p.num_qo_heads + head;
-      if (p.lse != nullptr && lane % 4 == 0) p.lse[at] = state.lse(0, half, scale);
-      uint4 *const out = static_cast<uint4 *>(p.out) + at * (T::kHeadDim / 8);
-#pragma unroll
-      for (int d = 0; d < Math::kDTiles; d += 4) {
-        uint32_t a[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[i] = ptx::pack2<T::kBf16>(o[d + i][2 * half] * inverse,
-                                      o[d + i][2 * half + 1] * inverse);
-        }
-        // A transpose of 4 x 4 words among four lanes: within pairs of lanes, then between pairs.
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-          const bool odd = lane & 1;
-          const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? a[i] : a[i + 1], 1);
-          (odd ? a[i] : a[i + 1]) = got;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const bool high = lane & 2;
-          const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, high ? a[i] : a[i + 2], 2);
-          (high ? a[i] : a[i + 2]) = got;
-        }
-        out[d + lane % 4] = make_uint4(a[0], a[1], a[2], a[3]);
-      }
-    }
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "ptx/math.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "vsa_params.h"
@@ -81,6 +82,22 @@ struct Warpgroup {
     for (int d = 0; d < kDTiles; ++d) o[d][0] = o[d][1] = o[d][2] = o[d][3] = 0.0f;
   }
 
+  // Zeroes the rows of a tile of V from `valid` on: 0 x NaN is NaN in the tensor core.
+  template <int kPanelBytes>
+  __device__ static void clear_values(uint32_t values, int valid, int thread, uint32_t barrier) {
+    constexpr int kChunks = Panels::kWidth / 16;
+    for (int i = thread; i < Panels::kPanels * kKeys * kChunks; i += 128) {
+      const int row = i / kChunks % kKeys;
+      if (row >= valid) {
+        const uint32_t at = values + i / (kChunks * kKeys) * kPanelBytes + row * Panels::kWidth +
+                            i % kChunks * 16;
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+      }
+    }
+    ptx::fence_async_shared();
+    ptx::barrier_sync(barrier, 128);
+  }
+
   // How the output follows the references of the softmax: seldom.
   struct Rescale {
     float factor[2];
@@ -114,6 +131,86 @@ struct Warpgroup {
     }
     ptx::fence_async_shared();
     ptx::barrier_sync(barrier, 128);
+  }
+
+  // Where an element of 64 rows lies that stage() has written, or TMA loaded.
+  template <int kPanelBytes>
+  __device__ __forceinline__ static uint32_t staged(uint32_t rows, int row, int column) {
+    const uint32_t at = rows + column / Panels::kPanel * kPanelBytes + row * Panels::kWidth +
+                        column % Panels::kPanel * 2;
+    return at ^ (at >> 7 & (Panels::kWidth / 16 - 1)) << 4;
+  }
+
+  // Rounds the output of 64 tokens times `inverse`, in the tiles of 8 columns from `first` on, into
+  // shared memory as TMA stores it.
+  template <int kTiles, int kPanelBytes>
+  __device__ __forceinline__ static void stage(uint32_t rows, const float (&o)[kTiles][4],
+                                               const float (&inverse)[2], int first, int thread) {
+    // stmatrix: lane l gives the address of row l % 8 of matrix l / 8; matrices in the order
+    // (rows 0-7, columns 0-7), (rows 8-15, columns 0-7), the same eight columns further.
+    const int lane = thread % 32;
+#pragma unroll
+    for (int d = 0; d < kTiles; d += 2) {
+      ptx::stmatrix_x4(staged<kPanelBytes>(rows, thread / 32 * 16 + lane % 16,
+                                           (first + d + lane / 16) * 8),
+                       ptx::pack2<kBf16>(o[d][0] * inverse[0], o[d][1] * inverse[0]),
+                       ptx::pack2<kBf16>(o[d][2] * inverse[1], o[d][3] * inverse[1]),
+                       ptx::pack2<kBf16>(o[d + 1][0] * inverse[0], o[d + 1][1] * inverse[0]),
+                       ptx::pack2<kBf16>(o[d + 1][2] * inverse[1], o[d + 1][3] * inverse[1]));
+    }
+  }
+
+  // Where lse is wanted, of 64 tokens; after state.finish().
+  __device__ __forceinline__ static void store_lse(const CakeVsaParams &p,
+                                                   const SoftmaxState<1, true> &state,
+                                                   uint32_t head, uint64_t first_token, int thread,
+                                                   float scale) {
+    if (p.lse == nullptr || thread % 4 != 0) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t token = first_token + thread / 32 * 16 + half * 8 + thread % 32 / 4;
+      p.lse[token * p.num_qo_heads + head] = state.lse(0, half, scale);
+    }
+  }
+
+  // Rounds the output of 64 tokens and stores it, and lse, after state.finish(): four lanes hold a
+  // row's columns in pairs, exchange them, and write 64 consecutive bytes together.
+  __device__ static void store(const CakeVsaParams &p, const Output &o,
+                               const SoftmaxState<1, true> &state, uint32_t head,
+                               uint64_t first_token, int thread, float scale) {
+    const int lane = thread % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = state.sum[0][half];
+      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const uint64_t token = first_token + thread / 32 * 16 + half * 8 + lane / 4;
+      const uint64_t at = token * p.num_qo_heads + head;
+      if (p.lse != nullptr && lane % 4 == 0) p.lse[at] = state.lse(0, half, scale);
+      uint4 *const out = static_cast<uint4 *>(p.out) + at * (kHeadDim / 8);
+#pragma unroll
+      for (int d = 0; d < kDTiles; d += 4) {
+        uint32_t a[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[i] = ptx::pack2<kBf16>(o[d + i][2 * half] * inverse,
+                                   o[d + i][2 * half + 1] * inverse);
+        }
+        // A transpose of 4 x 4 words among four lanes: within pairs of lanes, then between pairs.
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          const bool odd = lane & 1;
+          const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? a[i] : a[i + 1], 1);
+          (odd ? a[i] : a[i + 1]) = got;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const bool high = lane & 2;
+          const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, high ? a[i] : a[i + 2], 2);
+          (high ? a[i] : a[i + 2]) = got;
+        }
+        out[d + lane % 4] = make_uint4(a[0], a[1], a[2], a[3]);
+      }
+    }
   }
 };
 

@@ -174,10 +174,13 @@ struct SoftmaxState {
     }
   }
 
-  // Logarithm of a row's sum, natural. After finish().
+  // Logarithm of a row's sum, natural.
+  __device__ __forceinline__ static float lse(float reference, float sum, float scale) {
+    return sum == 0.0f ? -INFINITY : (reference * scale + log2f(sum)) * kLn2;
+  }
+  // After finish().
   __device__ __forceinline__ float lse(int m, int half, float scale) const {
-    return sum[m][half] == 0.0f ? -INFINITY
-                                : (maximum[m][half] * scale + log2f(sum[m][half])) * kLn2;
+    return lse(maximum[m][half], sum[m][half], scale);
   }
 
   // Joins the four threads that share a row.

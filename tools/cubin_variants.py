@@ -84,5 +84,6 @@ def _attention(
 VARIANTS: tuple[Variant, ...] = (
     *_attention("portable", PORTABLE_TARGETS),
     *_attention("sm90", SM90_TARGETS),
+    *_attention("sm90_split", SM90_TARGETS, blocks=(64,)),
     *_attention("sm90_group", SM90_TARGETS, blocks=(64,), head_dims=(128,)),
 )

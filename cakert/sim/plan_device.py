@@ -168,6 +168,7 @@ class SimulatedKernel:
         grid: int,
         threads: int,
         shared_bytes: int,
+        cluster: int,
     ) -> None:
         """Run on packed parameters, with the tensors lent where they are.
 
@@ -179,6 +180,8 @@ class SimulatedKernel:
             Name, address, bytes and whether it may be written, of each tensor.
         maps
             The parameters behind it: arguments of ``TensorMap.encode``.
+        cluster
+            Thread blocks of a cluster along x.
 
         Raises
         ------
@@ -197,6 +200,7 @@ class SimulatedKernel:
                 block=threads,
                 args=(params, *(TensorMap.encode(**each) for each in maps)),
                 shared_bytes=shared_bytes,
+                cluster=cluster,
                 progress=self.device.progress,
             )
 

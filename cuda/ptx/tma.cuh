@@ -11,6 +11,20 @@ __device__ __forceinline__ void prefetch_tensor_map(const CakeTensorMap *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// True in one lane of the warp, which must be converged. The assembler knows that it is one: a TMA
+// instruction under it needs no loop over lanes that might differ in its operands.
+__device__ __forceinline__ bool elect() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // Loads the box at (column, head, token); `barrier` counts its bytes.
 __device__ __forceinline__ void tma_load(uint32_t shared, const CakeTensorMap *map, int column,
                                          int head, int token, uint32_t barrier) {

@@ -211,7 +211,7 @@ def test_faults_reach_the_caller(rng, device):
     with pytest.raises(sim.Fault, match="global-out-of-bounds"):
         plan._call.kernel.launch_packed(
             plan._call.pack(*(arguments(problem)[n] for n in ("q", "k", "v", "out", "lse"))),
-            (), (), 1, 128, 48 * 1024,
+            (), (), 1, 128, 48 * 1024, 1,
         )  # fmt: skip
 
 
