@@ -158,7 +158,7 @@ struct SplitJoin {
 
     // Four lanes share a row: each looks after every fourth part, and hands its factor round.
     constexpr int kEach = T::kMaxParts / 4;
-    float factor[2][T::kMaxParts];
+    float factor[2][T::kMaxParts], inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       Sums sums[kEach];
@@ -178,10 +178,10 @@ struct SplitJoin {
       }
       sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
       sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-      const float inverse = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
+      inverse[h] = sum == 0.0f ? 0.0f : 1.0f / sum;
 #pragma unroll
       for (int i = 0; i < T::kMaxParts; ++i) {
-        factor[h][i] = __shfl_sync(0xFFFFFFFFu, own[i / 4] * inverse, i % 4, 4);
+        factor[h][i] = __shfl_sync(0xFFFFFFFFu, own[i / 4], i % 4, 4);
       }
       if (p.lse != nullptr && part.number == 0 && part.group == 0 && thread % 4 == 0) {
         const uint64_t token = static_cast<uint64_t>(id.q_block) * T::kBlock + row + 8 * h;
@@ -208,7 +208,7 @@ struct SplitJoin {
         uint32_t *const out = static_cast<uint32_t *>(p.out) +
                               (token * p.num_qo_heads + id.head) * (T::kHeadDim / 2);
         out[(part.number * tiles + tile) * 4 + thread % 4] =
-            ptx::pack2<T::kBf16>(x[2 * h], x[2 * h + 1]);
+            ptx::pack2<T::kBf16>(x[2 * h] * inverse[h], x[2 * h + 1] * inverse[h]);
       }
     }
   }
@@ -225,7 +225,7 @@ struct SplitJoin {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float sum = state.sum[0][h];
-      inverse[h] = sum == 0.0f ? 0.0f : ptx::reciprocal_approx(sum);
+      inverse[h] = sum == 0.0f ? 0.0f : 1.0f / sum;
     }
     Math::template stage<kTiles, T::kPanelBytes>(shared.query(), o, inverse, first, thread);
     if (part.group == 0) Math::store_lse(p, state, id.head, first_token, thread, scale);

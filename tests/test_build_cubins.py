@@ -187,6 +187,7 @@ def test_variants_are_distinct():
     assert set(portable) == {("sm_90", "sm_100a", "sm_103a")}
     assert [v.targets for v in VARIANTS if v.family == "sm90"] == [("sm_90a",)] * 12
     assert [v.targets for v in VARIANTS if v.family == "sm90_group"] == [("sm_90a",)] * 2
+    assert [v.targets for v in VARIANTS if v.family == "sm90_split"] == [("sm_90a",)] * 6
 
 
 # --- the repository itself ------------------------------------------------------------------------

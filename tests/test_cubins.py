@@ -82,6 +82,7 @@ def test_tensor_instructions_are_those_of_the_ptx():
         ("portable", ((9, 0), (10, 0), (10, 3)), (64, 128), (64, 96, 128)),
         ("sm90", ((9, 0),), (64, 128), (64, 96, 128)),
         ("sm90_group", ((9, 0),), (64,), (128,)),
+        ("sm90_split", ((9, 0),), (64,), (64, 96, 128)),
     ],
 )
 def test_kernels_are_complete_and_spill_nothing(family, capabilities, blocks, head_dims):

@@ -61,6 +61,35 @@ def test_groups_are_for_many_rows_and_for_few_long_ones(rows, kv_blocks, family)
         assert routes.choose((9, 0), **problem).family == "sm90_group"
 
 
+@pytest.mark.parametrize(
+    ("rows", "kv_blocks", "head_dim", "cluster", "threads"),
+    [
+        (132, 1713, 128, 0, 288),
+        (67, 1713, 128, 0, 288),
+        (66, 1713, 128, 2, 288),
+        (17, 16, 128, 2, 288),
+        (16, 16, 128, 4, 288),  # clusters of four and eight on half the SMs at most
+        (16, 15, 128, 4, 160),
+        (8, 1713, 128, 8, 288),
+        (8, 1713, 64, 8, 288),
+        (8, 1713, 96, 4, 288),  # whose 12 tiles of columns four divides
+        (8, 7, 128, 4, 160),
+        (1, 2, 128, 2, 160),
+    ],
+)
+def test_few_rows_are_split_as_far_as_lists_and_device_go(
+    rows, kv_blocks, head_dim, cluster, threads
+):
+    size = {"rows": rows, "kv_blocks": kv_blocks, "sms": 132}
+    with routes.only("sm90_split"):
+        route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
+    assert (route.family, route.cluster, route.threads) == ("sm90_split", cluster, threads)
+    assert route.grid(rows, 132) == rows
+    route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
+    assert route.family != "sm90_split"
+    assert (route.cluster, route.threads) == (0, None)
+
+
 def test_a_family_can_be_forced():
     problem = {"R": 64, "head_dim": 96, "dtype": "bfloat16", **LARGE}
     seen = []
@@ -79,18 +108,20 @@ def test_a_family_can_be_forced():
     refused = pytest.raises(RuntimeError, match=r"no sm90_group kernel .*head_dim = 96")
     with routes.only("sm90_group"), refused:
         routes.choose((9, 0), **problem)
-    names = "sm90_group, sm90, portable"
+    names = "sm90_group, sm90, sm90_split, portable"
     with pytest.raises(ValueError, match=f"family must be one of {names}, got 'sm91'"):
         routes.only("sm91").__enter__()
 
 
 def test_families_of_a_device():
-    assert routes.families() == ("sm90_group", "sm90", "portable")
-    assert routes.families((9, 0)) == ("sm90_group", "sm90", "portable")
-    assert routes.families((9, 0), R=64, head_dim=96) == ("sm90", "portable")
+    hopper = ("sm90_group", "sm90", "sm90_split", "portable")
+    assert routes.families() == hopper
+    assert routes.families((9, 0)) == hopper
+    assert routes.families((9, 0), R=64, head_dim=96) == ("sm90", "sm90_split", "portable")
     assert routes.families((9, 0), R=128, head_dim=128) == ("sm90", "portable")
-    assert routes.families(R=64, head_dim=128) == ("sm90_group", "sm90", "portable")
+    assert routes.families(R=64, head_dim=128) == hopper
     assert routes.families((10, 3)) == ("portable",)
+    assert routes.on_demand() == ("sm90_split",)
     assert routes.families((8, 0)) == ()
 
 

@@ -29,7 +29,7 @@ class Variant:
     Attributes
     ----------
     family
-        Group that routes choose by ("portable", "sm90", "sm90_group").
+        Group that routes choose by ("portable", "sm90", "sm90_group", "sm90_split").
     stem
         File name before ``.<target>.cubin``.
     source

@@ -3,6 +3,9 @@
 
     compute-sanitizer --tool racecheck tools/sanitize_cases.py
     compute-sanitizer --tool initcheck tools/sanitize_cases.py --no-garbage
+    compute-sanitizer --tool racecheck tools/sanitize_cases.py --on-demand
+
+The last one takes the families that are no route, and those alone.
 
 Inputs and outputs are DeviceArrays, so that no framework's kernels run under the checker.
 """
@@ -82,14 +85,21 @@ def run_family(rng: np.random.Generator, family: str, *, garbage: bool) -> None:
 def main() -> None:
     rng = np.random.default_rng()
     garbage = "--no-garbage" not in sys.argv  # rows that garbage leaves out are never written
-    for family in routes.families(driver.device_capability(0)):
+    families = [
+        family
+        for family in routes.families(driver.device_capability(0))
+        if (family in routes.on_demand()) == ("--on-demand" in sys.argv)
+    ]
+    for family in families:
         with routes.only(family):
             run_family(rng, family, garbage=garbage)
-    if "sm90_group" in routes.families(driver.device_capability(0)):
-        # Above every row had an SM to itself, and was split. For two SMs rows are paired.
-        vsa_device._multiprocessors = lambda device: 2
-        with routes.only("sm90_group"):
-            run_family(rng, "sm90_group", garbage=garbage)
+    # Above every row had several SMs to itself, and was split. For two SMs rows are paired, or
+    # divided among the warpgroups of a thread block only.
+    vsa_device._multiprocessors = lambda device: 2
+    for family in ("sm90_group", "sm90_split"):
+        if family in families:
+            with routes.only(family):
+                run_family(rng, family, garbage=garbage)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ __device__ __forceinline__ uint32_t cluster_size() {
   return size;
 }
 
-// A barrier of all threads of the cluster. It orders no writes, which spares every thread a fence;
-// mbarriers behind mbarrier_init_fence() can be used after it.
+// A barrier of all threads of the cluster that have not exited. It orders no writes, which spares
+// every thread a fence; mbarriers behind mbarrier_init_fence() can be used after it. Whoever arrives
+// must wait before it exits, whoever exits without waiting must not arrive.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

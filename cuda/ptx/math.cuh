@@ -11,14 +11,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// 1 / x within 1 ulp (PTX ISA, 9.7.3.13). Without the slow path that the operator has for the ends
-// of the range.
-__device__ __forceinline__ float reciprocal_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Two floats rounded to nearest even and packed, `low` in the lower half.
 template <bool kBf16>
 __device__ __forceinline__ uint32_t pack2(float low, float high) {

@@ -45,15 +45,24 @@ def watchdog() -> Iterator[None]:
 
 
 # Small problems have fewer rows than a GPU has SMs, so each row is a group of its own, and split.
-# With "-pairs" plans take the GPU for one of two SMs: rows are paired, many groups a thread block.
-@pytest.fixture(params=[*routes.families(), "sm90_group-pairs"])
+# With "-2sms" plans take the GPU for one of two SMs: rows are paired, many groups a thread block,
+# or, of sm90_split, divided among the warpgroups of one thread block only.
+# Families that are no route run with --full only.
+@pytest.fixture(
+    params=[
+        pytest.param(
+            name, marks=[pytest.mark.full] * (name.partition("-")[0] in routes.on_demand())
+        )
+        for name in (*routes.families(), "sm90_group-2sms", "sm90_split-2sms")
+    ]
+)
 def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every kernel family that the GPU runs, in turn; plans of the test take no other."""
-    name, _, pairs = request.param.partition("-")
+    name, _, small = request.param.partition("-")
     capability = driver.device_capability(0)
     if name not in routes.families(capability):
         pytest.skip(f"{name} has no kernels for compute capability {capability}")
-    if pairs:
+    if small:
         monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: 2)
     with routes.only(name):
         yield name

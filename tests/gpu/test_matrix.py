@@ -63,9 +63,11 @@ def test_every_kernel(rng, block, head_dim, dtype):
     run_and_check(problem, metadata="cuda" if rng.random() < 0.5 else "cpu")
 
 
-@pytest.mark.parametrize("shape", [(256, 1024), (1024, 256), (64, 1280), (1280, 64)])
-def test_query_and_key_lengths_differ(rng, shape):
-    run_and_check(make_problem(rng, "mask", M=shape[0], N=shape[1], heads=(4, 2)))
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+@pytest.mark.parametrize("shape", [(256, 1024), (1024, 256), (64, 1280), (1280, 64), (64, 4096)])
+def test_query_and_key_lengths_differ(rng, shape, head_dim):
+    M, N = shape
+    run_and_check(make_problem(rng, "mask", M=M, N=N, heads=(4, 2), head_dim=head_dim))
 
 
 @pytest.mark.parametrize("block", [64, 128])

@@ -102,8 +102,9 @@ def _cases(
 CASES = (
     *_cases("portable", 1000),
     *_cases("sm90", 2000),
-    # Few rows: each is split between two warpgroups.
+    # Few rows: each is split between two warpgroups, or over a cluster of four thread blocks.
     *_cases("sm90_group", 3000, blocks=(64,), head_dims=(128,), rounds=3),
+    *_cases("sm90_split", 4000, blocks=(64,), rounds=2),
 )
 
 

@@ -21,6 +21,7 @@ from cakert import routes, sim
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 HOPPER = tuple(name for name in routes.families((9, 0)) if name != "portable")
+SHARING = ("sm90_group", "sm90_split")
 TARGETS = (
     *(("portable", arch) for arch in ARCHITECTURES),
     *((name, "sm_90a") for name in HOPPER),
@@ -81,8 +82,8 @@ def test_every_variant(seed, family, arch, block, head_dim, dtype):
         selected=(1, 2),
         poison=True,
     )
-    # A grouped kernel computes two rows at a time on few SMs, and splits them on many.
-    sms = draw(rng, (1, 8)) if family == "sm90_group" else 1
+    # Kernels that share rows out differently on few SMs and on many.
+    sms = draw(rng, (1, 8)) if family in SHARING else 1
     options = {"schedule": draw(rng, SCHEDULES), "seed": seed, "sms": sms}
     with device_of(family, arch, **options) as device:
         plan = plan_of(problem, device)
@@ -91,13 +92,14 @@ def test_every_variant(seed, family, arch, block, head_dim, dtype):
 
 
 @pytest.mark.parametrize(
-    ("family", "block"), [("portable", 64), ("sm90", 64), ("sm90", 128), ("sm90_group", 64)]
+    ("family", "block"),
+    [("portable", 64), ("sm90", 64), ("sm90", 128), ("sm90_group", 64), ("sm90_split", 64)],
 )
 @pytest.mark.parametrize("scale", [0.0, -0.4, 1e-30, 2.0])
 def test_scales(seed, family, block, scale):
     rng = np.random.default_rng(seed)
     problem = make_problem(
-        rng, "lens" if block == 64 else "mask", M=2 * block if family == "sm90_group" else block,
+        rng, "lens" if block == 64 else "mask", M=2 * block if family in SHARING else block,
         N=3 * block, block=block, heads=(1, 1),
         head_dim=128 if family == "sm90_group" else draw(rng, (64, 96)), sm_scale=scale,
         selected=(2, 3),
@@ -115,6 +117,7 @@ def test_scales(seed, family, block, scale):
         ("sm90", "sm_90a", 64),
         ("sm90", "sm_90a", 128),
         ("sm90_group", "sm_90a", 64),
+        ("sm90_split", "sm_90a", 64),
     ],
 )
 def test_schedules_give_the_same_bits(seed, family, arch, block):
@@ -144,7 +147,7 @@ def test_families_agree(seed):
         check(problem, out, lse)
         found.append((out.astype(np.float32), lse))
     one, one_lse = found.pop()
-    assert len(found) == 2
+    assert len(found) == 3
     for two, two_lse in found:
         assert np.abs(one - two).max() < 2e-2
         assert np.allclose(one_lse, two_lse, rtol=0, atol=2e-3)
@@ -282,7 +285,7 @@ def test_many_rows_that_an_update_empties_leave_no_warp_behind(seed):
         (*variant, sms)
         for variant in VARIANTS
         # Fewer than there are rows, and one for each.
-        for sms in ((1, 8) if variant[0] == "sm90_group" else (None,))
+        for sms in ((1, 8) if variant[0] in SHARING else (None,))
     ],
 )
 def test_full_matrix(seed, schedule, family, arch, block, head_dim, dtype, sms):

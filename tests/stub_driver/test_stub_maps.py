@@ -22,12 +22,34 @@ from stub_child import (
 )
 from stub_problem import Problem, run
 """
+CLUSTER = 4  # CUlaunchAttributeID
 FLOAT16, BFLOAT16 = 6, 9  # CUtensorMapDataType
 SWIZZLE_64B, SWIZZLE_128B, PROMOTE_128B = 2, 3, 2
 
 
 def run_script(script: str, **options):
     return run_with_stub(PRELUDE + textwrap.dedent(script), **options)
+
+
+@pytest.mark.parametrize(
+    ("q_heads", "cluster", "threads"), [(24, 0, 288), (6, 2, 288), (3, 4, 160), (1, 8, 160)]
+)
+def test_rows_that_are_split_are_launched_in_clusters(q_heads, cluster, threads):
+    result = run_script(
+        f"""
+        p = Problem(M=192, N=576, block=64, head_dim=128, q_heads={q_heads}, kv_heads=1)
+        with routes.only("sm90_split"):
+            plan = p.plan()
+        run(plan, *p.tensors(), out=p.tensors("out")[0])
+        """
+    )
+    (launch,) = result.trace.named("cuLaunchKernelEx")
+    assert launch["kernel"].startswith("cake_vsa_sm90_split_r64_d128_")
+    assert launch["attributes"] == ([[CLUSTER, cluster, 1, 1]] if cluster else [])
+    assert (launch["grid"], launch["block"]) == (
+        [3 * q_heads * max(1, cluster), 1, 1],
+        [threads, 1, 1],
+    )
 
 
 @pytest.mark.parametrize("block", [64, 128])

@@ -27,10 +27,13 @@ def write_store(folder: Path, targets: Sequence[str]) -> Path:
     families = [("portable", target, (PARAM_BYTES,)) for target in targets]
     if "sm_90" in targets:
         with_maps = (PARAM_BYTES, *[MAP_BYTES] * 4)
-        families += [(family, "sm_90a", with_maps) for family in ("sm90", "sm90_group")]
+        hopper = ("sm90", "sm90_group", "sm90_split")
+        families += [(family, "sm_90a", with_maps) for family in hopper]
     for family, target, sizes in families:
         for block, head_dim, dtype in variants:
             if family == "sm90_group" and (block, head_dim) != (64, 128):
+                continue
+            if family == "sm90_split" and block != 64:
                 continue
             variant = f"r{block}_d{head_dim}_{dtype}"
             name = f"cake_vsa_{family}_{variant}"
