@@ -55,8 +55,8 @@ cdef class VsaCall:
         Takes one CakeVsaParams; loaded on ``device``. Any other than a driver's Kernel reads
         memory of the host, and has ``name``, ``place`` (what messages call its device),
         ``layout`` ((offset, size) of each parameter) and ``launch_packed(params, regions, maps,
-        grid, threads, shared_bytes, cluster)``, which returns when the work is done: ``params`` are the
-        bytes of CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each,
+        grid, threads, shared_bytes, cluster)``, which returns when the work is done: ``params``
+        are the bytes of CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each,
         ``maps`` one dict a tensor map, with the arguments of `runtime.tensormap.encode`.
     device : int
         Of the driver; unused by another kernel.
