@@ -56,8 +56,9 @@ cdef class VsaCall:
         memory of the host, and has ``name``, ``place`` (what messages call its device),
         ``layout`` ((offset, size) of each parameter) and ``launch_packed(params, regions, maps,
         grid, threads, shared_bytes, cluster)``, which returns when the work is done: ``params``
-        are the bytes of CakeVsaParams, ``regions`` the tensors, as (name, address, bytes, writable) each,
-        ``maps`` one dict a tensor map, with the arguments of `runtime.tensormap.encode`.
+        are the bytes of CakeVsaParams, ``regions`` the tensors, as (name, address, bytes,
+        writable) each, ``maps`` one dict a tensor map, with the arguments of
+        `runtime.tensormap.encode`.
     device : int
         Of the driver; unused by another kernel.
     M, N, block, num_qo_heads, num_kv_heads, head_dim : int
