@@ -28,11 +28,10 @@ class Route:
     family
         Kernel source that it comes from.
     grid
-        Clusters on grid x, which are thread blocks without: from the number of work
-        items (rows, which are query heads x query blocks, or groups of rows) and that of the
-        device's SMs.
+        Clusters on grid x, from the number of work items (rows, which are query heads x query
+        blocks, or groups of rows) and that of the device's SMs.
     cluster
-        Thread blocks of a cluster, which share a row; 0 without clusters.
+        Thread blocks of a cluster, which share a row; 1 where each is on its own.
     threads
         Of a thread block, where it has fewer than the manifest says its kernel takes; else None.
     tensor_maps
@@ -68,7 +67,7 @@ class _Family:
     grouped: bool = False
     # `Route.cluster` and `Route.threads`, from the numbers of rows, of KV blocks and of SMs, and
     # head_dim.
-    split: Callable[[int, int, int, int], tuple[int, int | None]] = lambda *sizes: (0, None)
+    split: Callable[[int, int, int, int], tuple[int, int | None]] = lambda *sizes: (1, None)
     # Whether it is the better one of those that come after it, from the numbers of rows, of KV
     # blocks and of SMs.
     suits: Callable[[int, int, int], bool] = lambda rows, kv_blocks, sms: True
@@ -100,7 +99,7 @@ def _split_rows(rows: int, kv_blocks: int, sms: int, head_dim: int) -> tuple[int
     parts = 1
     while 2 * parts <= most and 2 * parts * rows <= (sms if parts == 1 else sms // 2):
         parts *= 2
-    return parts if parts > 1 else 0, 288 if kv_blocks >= 4 * parts else 160
+    return parts, 288 if kv_blocks >= 4 * parts else 160
 
 
 def _block_per_row(rows: int, sms: int) -> int:

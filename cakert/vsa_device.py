@@ -364,7 +364,7 @@ def make_call(
         dtype=problem.dtype,
         sm_scale=problem.sm_scale,
         index_bytes=pattern.index_bytes,
-        grid=route.grid(items, sms) * max(1, route.cluster),
+        grid=route.grid(items, sms) * route.cluster,
         cluster=route.cluster,
         threads=route.threads or record.threads,
         shared_bytes=record.shared_bytes,

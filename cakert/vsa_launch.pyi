@@ -41,7 +41,7 @@ class VsaCall:
         shared_bytes: int,
         tensor_maps: bool,
         keep_alive: tuple[Any, ...],
-        cluster: int = 0,
+        cluster: int = 1,
         row_blocks: int = 0,
         row_counts: int = 0,
         tile_order: int = 0,

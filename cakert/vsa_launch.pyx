@@ -71,7 +71,7 @@ cdef class VsaCall:
     grid, threads, shared_bytes : int
         Geometry: thread blocks on x, threads of each, dynamic shared memory in bytes.
     cluster : int
-        Thread blocks of a cluster, which divide the grid; 0 launches without clusters.
+        Thread blocks of a cluster, which divide the grid; 1 launches without clusters.
     tensor_maps : bool
         Whether the kernel takes four tensor maps behind CakeVsaParams: of q, k, v and out.
     keep_alive : tuple
@@ -102,7 +102,7 @@ cdef class VsaCall:
         self, object kernel not None, *, int device, uint32_t M, uint32_t N, uint32_t block,
         uint32_t num_qo_heads, uint32_t num_kv_heads, uint32_t head_dim, str dtype, float sm_scale,
         uint32_t index_bytes, uint32_t grid, uint32_t threads, uint32_t shared_bytes,
-        bint tensor_maps, tuple keep_alive, uint32_t cluster=0,
+        bint tensor_maps, tuple keep_alive, uint32_t cluster=1,
         uint64_t row_blocks=0, uint64_t row_counts=0, uint64_t tile_order=0,
         uint64_t kv_block_lens=0, uint64_t group_rows=0, uint64_t group_blocks=0,
         uint64_t group_members=0, uint64_t group_counts=0,
@@ -152,7 +152,7 @@ cdef class VsaCall:
         self.config.blockDimY = self.config.blockDimZ = 1
         self.config.sharedMemBytes = shared_bytes
         self.cluster = cluster
-        if cluster > 0:
+        if cluster > 1:
             memset(&self.attribute, 0, sizeof(self.attribute))
             self.attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             self.attribute.value.clusterDim.x = cluster
@@ -309,7 +309,7 @@ cdef class VsaCall:
             self.config.gridDimX,
             self.config.blockDimX,
             self.config.sharedMemBytes,
-            max(1, self.cluster),
+            self.cluster,
         )
         return 0
 

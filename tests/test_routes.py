@@ -64,8 +64,8 @@ def test_groups_are_for_many_rows_and_for_few_long_ones(rows, kv_blocks, family)
 @pytest.mark.parametrize(
     ("rows", "kv_blocks", "head_dim", "cluster", "threads"),
     [
-        (132, 1713, 128, 0, 288),
-        (67, 1713, 128, 0, 288),
+        (132, 1713, 128, 1, 288),
+        (67, 1713, 128, 1, 288),
         (66, 1713, 128, 2, 288),
         (17, 16, 128, 2, 288),
         (16, 16, 128, 4, 288),  # clusters of four and eight on half the SMs at most
@@ -87,7 +87,7 @@ def test_few_rows_are_split_as_far_as_lists_and_device_go(
     assert route.grid(rows, 132) == rows
     route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
     assert route.family != "sm90_split"
-    assert (route.cluster, route.threads) == (0, None)
+    assert (route.cluster, route.threads) == (1, None)
 
 
 def test_a_family_can_be_forced():

@@ -7,7 +7,6 @@ full matrix runs all of them with `--full`.
 from __future__ import annotations
 
 import itertools
-import os
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -38,12 +37,6 @@ VARIANTS = [
 ]
 EVERY_VARIANT = pytest.mark.parametrize(("family", "arch", "block", "head_dim", "dtype"), VARIANTS)
 FAMILIES = pytest.mark.parametrize("family", ["portable", *HOPPER])
-
-
-@pytest.fixture
-def seed():
-    """Printed where a test fails; CAKERT_SEED repeats it."""
-    return int(os.environ.get("CAKERT_SEED", np.random.SeedSequence().entropy % 2**32))
 
 
 def draw(rng, values):

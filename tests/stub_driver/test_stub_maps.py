@@ -32,7 +32,7 @@ def run_script(script: str, **options):
 
 
 @pytest.mark.parametrize(
-    ("q_heads", "cluster", "threads"), [(24, 0, 288), (6, 2, 288), (3, 4, 160), (1, 8, 160)]
+    ("q_heads", "cluster", "threads"), [(24, 1, 288), (6, 2, 288), (3, 4, 160), (1, 8, 160)]
 )
 def test_rows_that_are_split_are_launched_in_clusters(q_heads, cluster, threads):
     result = run_script(
@@ -45,9 +45,9 @@ def test_rows_that_are_split_are_launched_in_clusters(q_heads, cluster, threads)
     )
     (launch,) = result.trace.named("cuLaunchKernelEx")
     assert launch["kernel"].startswith("cake_vsa_sm90_split_r64_d128_")
-    assert launch["attributes"] == ([[CLUSTER, cluster, 1, 1]] if cluster else [])
+    assert launch["attributes"] == ([[CLUSTER, cluster, 1, 1]] if cluster > 1 else [])
     assert (launch["grid"], launch["block"]) == (
-        [3 * q_heads * max(1, cluster), 1, 1],
+        [3 * q_heads * cluster, 1, 1],
         [threads, 1, 1],
     )
 
