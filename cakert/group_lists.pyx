@@ -162,7 +162,9 @@ cdef void classify(
 ) noexcept nogil:
     """Deal the blocks of two lists to the classes of MEMBERS, ascending in each.
 
-    ``marks`` is zero before and after.
+    Where the rows share an odd number of blocks and that makes one of them end in one half stage
+    more than its length asks for, the last shared block is dealt to both. ``marks`` is zero before
+    and after.
     """
     cdef Py_ssize_t i, both = 0, one = 0
     cdef uint8_t mark
@@ -183,6 +185,21 @@ cdef void classify(
         one += marks[first[i]] & 1
         marks[first[i]] = 0
     sizes[1] = one
+    if both % 2 and (sizes[1] % 2 or sizes[2] % 2):
+        both -= 1
+        sizes[0] = both
+        insert(entries[1], &sizes[1], entries[0][both])
+        insert(entries[2], &sizes[2], entries[0][both])
+
+
+cdef void insert(Index* ascending, Py_ssize_t* size, Index block) noexcept nogil:
+    """Put a block in its place."""
+    cdef Py_ssize_t i = size[0]
+    while i > 0 and ascending[i - 1] > block:
+        ascending[i] = ascending[i - 1]
+        i -= 1
+    ascending[i] = block
+    size[0] += 1
 
 
 cdef void interleave(

@@ -287,6 +287,9 @@ def upload(
     if lens is not None:
         sizes["kv_block_lens"] = lens.nbytes
     workspace = {name: _workspace(device, name, nbytes) for name, nbytes in sizes.items()}
+    if grouped is None and pattern.row_blocks.shape[1] < pattern.capacity:
+        # A kernel may read past a row's list in vain, but not what nobody has written.
+        workspace["row_blocks"].clear(stream)
     write(workspace, pattern, grouped, lens, stream)
     return workspace
 

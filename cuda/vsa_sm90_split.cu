@@ -20,8 +20,8 @@
 
 namespace cake {
 
-constexpr uint32_t kReady = 1;      // named barriers: the mbarriers are initialised
-constexpr uint32_t kWarpgroup = 4;  // of the consumers, one each
+constexpr uint32_t kSigned = 1;     // named barriers: Q has its sign
+constexpr uint32_t kCleared = 4;  // V has zeros past its end; one for each warpgroup
 
 template <class T>
 struct Split {
@@ -31,19 +31,33 @@ struct Split {
   using Softmax = typename T::Softmax;
   using Join = SplitJoin<T>;
 
-  // Blocks part, part + parts, ... of the row's list, 32 at a time, one a lane; the first are read
-  // together with the count. They go to the warpgroups in turns.
+  // What the producer reads of a row's list, 32 blocks at a time, one a lane: part, part + parts, ...
+  struct List {
+    uint32_t entry = 0, block = 0, count = 0;
+    __device__ __forceinline__ List() {}
+    // The first blocks, together with the count: what lies past it is read in vain.
+    __device__ __forceinline__ List(const CakeVsaParams &p, uint32_t row, const Part &part)
+        : entry(part.number + threadIdx.x % 32 * part.count) {
+      read(p, row);
+      count = row_count(p, row);
+    }
+    __device__ __forceinline__ void read(const CakeVsaParams &p, uint32_t row) {
+      block = row_block(p, row, min(entry, p.row_stride - 1));
+    }
+    // Whether there are more.
+    __device__ __forceinline__ bool next(const CakeVsaParams &p, uint32_t row, const Part &part) {
+      entry += 32 * part.count;
+      const bool more = __any_sync(0xFFFFFFFFu, entry < count);
+      if (more) read(p, row);
+      return more;
+    }
+  };
+
+  // The blocks of a list go to the warpgroups in turns.
   __device__ static void produce(const CakeVsaParams &p, const Shared &shared,
                                  const CakeTensorMap *k, const CakeTensorMap *v, uint32_t row,
-                                 const Part &part) {
+                                 uint32_t kv_head, List list, const Part &part) {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t entry = part.number + lane * part.count;
-    uint32_t block = row_block(p, row, min(entry, p.row_stride - 1));
-    const uint32_t count = row_count(p, row);
-    uint32_t kv_head = row / p.q_blocks;
-    if (p.num_qo_heads != p.num_kv_heads) kv_head /= p.num_qo_heads / p.num_kv_heads;
-    kv_head = ptx::uniform(kv_head);
-    ptx::barrier_sync(kReady, blockDim.x);
     uint32_t number = 0;
     auto wait_for = [&](uint32_t empty) {
       if (number >= T::kStages) ptx::mbarrier_wait(empty, number / T::kStages & 1 ^ 1);
@@ -53,11 +67,9 @@ struct Split {
     };
     bool more = true;
     while (more) {
-      const int tokens = entry < count ? block_tokens<T::kBlock>(p, block) : 0;
-      const uint32_t here = block;
-      entry += 32 * part.count;
-      more = __any_sync(0xFFFFFFFFu, entry < count);
-      if (more) block = row_block(p, row, min(entry, p.row_stride - 1));
+      const int tokens = list.entry < list.count ? block_tokens<T::kBlock>(p, list.block) : 0;
+      const uint32_t here = list.block;
+      more = list.next(p, row, part);
 #pragma unroll 1
       for (uint32_t left = __ballot_sync(0xFFFFFFFFu, tokens > 0); left != 0; left &= left - 1) {
         const int at = __ffs(left) - 1;
@@ -110,10 +122,10 @@ struct Split {
 
   template <int kGroups, bool kPlain>
   __device__ static void consume(const CakeVsaParams &p, const Shared &shared, const RowId &id,
-                                 const Part &part) {
+                                 Part part) {
+    part.groups = kGroups;
     const int thread = threadIdx.x % 128;
     const int lane = threadIdx.x % 32;
-    const uint32_t own = kWarpgroup + part.group;  // named barrier
     const float scale = softmax_scale(p.sm_scale);
     auto release = [&](uint32_t barrier) {
       if (thread == 0) ptx::mbarrier_arrive(barrier);
@@ -129,7 +141,13 @@ struct Split {
       block.wait_values();
       const uint32_t values = shared.value(block.stage());
       if (!kPlain && block.tokens < T::kBlock) {
-        Math::template clear_values<T::kPanelBytes>(values, block.tokens, thread, own);
+        Math::template clear_values<T::kPanelBytes>(values, block.tokens, thread);
+        // A number in a register is one that racecheck cannot follow.
+        if (part.group == 0) {
+          ptx::barrier_sync(kCleared, 128);
+        } else {
+          ptx::barrier_sync(kCleared + 1, 128);
+        }
       }
       ptx::wgmma_fence();
       Math::template multiply_values<T::kPanelBytes>(o, weights, values);
@@ -142,9 +160,9 @@ struct Split {
     ptx::mbarrier_wait(shared.query_full(), 0);
     if (!kPlain && !(p.sm_scale > 0.0f)) {
       if (part.group == 0) {
-        Math::apply_sign(shared.query(), T::kPanelBytes, thread, p.sm_scale, own);
+        Math::apply_sign(shared.query(), T::kPanelBytes, thread, p.sm_scale);
       }
-      ptx::barrier_sync(Join::kJoin, kGroups * 128);
+      ptx::barrier_sync(kSigned, kGroups * 128);
     }
     Block block = {shared, part.group};
     if (block.wait()) {
@@ -210,22 +228,35 @@ struct Split {
     const Part part;
     const uint32_t row = row_of_item(p, ptx::cluster_number());
     if (row >= p.num_rows) return;
-    if (part.group == part.groups) {
-      produce(p, shared, k, v, row, part);
+    const bool producer = part.group == part.groups;
+    RowId id;
+    List list;
+    uint32_t kv_head;
+    if (producer) {
+      list = List(p, row, part);
+      kv_head = row_id(p, row).head;
+      if (p.num_qo_heads != p.num_kv_heads) kv_head /= p.num_qo_heads / p.num_kv_heads;
+    } else {
+      id = row_id(p, row);
+    }
+    if (threadIdx.x / 32 == 0) {
+      if (ptx::elect()) {
+        for (int i = 0; i < T::kBarriers; ++i) ptx::mbarrier_init(shared.barrier(i), 1);
+        ptx::mbarrier_init_fence();
+        if (part.count > 1) Join::expect(shared, part.count);
+      }
+    } else if (threadIdx.x / 32 == 1) {
+      if (ptx::elect()) {
+        ptx::prefetch_tensor_map(k);
+        ptx::prefetch_tensor_map(v);
+      }
+    }
+    // One barrier for both roles: to synccheck two that meet are one that some threads missed.
+    __syncthreads();
+    if (producer) {
+      produce(p, shared, k, v, row, ptx::uniform(kv_head), list, part);
       return;
     }
-    // While the producer waits for the list.
-    const RowId id = row_id(p, row);
-    if (threadIdx.x / 32 == 0 && ptx::elect()) {
-      for (int i = 0; i < T::kBarriers; ++i) ptx::mbarrier_init(shared.barrier(i), 1);
-      ptx::mbarrier_init_fence();
-      if (part.count > 1) Join::expect(shared, part.count);
-    }
-    if (threadIdx.x / 32 == 1 && ptx::elect()) {
-      ptx::prefetch_tensor_map(k);
-      ptx::prefetch_tensor_map(v);
-    }
-    ptx::barrier_sync(kReady, blockDim.x);
     if (threadIdx.x / 32 == 0) {
       const int head = ptx::uniform(id.head), first_token = ptx::uniform(id.q_block * T::kBlock);
       if (ptx::elect()) {

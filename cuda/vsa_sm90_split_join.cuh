@@ -33,7 +33,8 @@ template <class T>
 struct SplitJoin {
   using Math = typename T::Math;
   using Softmax = typename T::Softmax;
-  static constexpr uint32_t kJoin = 3;  // named barrier of the consumers
+  // Named barriers of the consumers.
+  static constexpr uint32_t kPair = 2, kParts = 3, kStore = 6;
 
   // A row's reference and sum in two words. A sum has no sign: it says whether they are far.
   struct Sums {
@@ -62,10 +63,13 @@ struct SplitJoin {
     return thread / 32 * 16 + thread % 32 / 4;
   }
 
+  // A division by the parts of a cluster is a shift: they are 2, 4 or 8.
+  __device__ __forceinline__ static uint32_t power(uint32_t parts) { return __ffs(parts) - 1; }
+
   // What other CTAs will send; by one thread, before the barriers can be used.
   __device__ __forceinline__ static void expect(const SplitShared<T> &shared, uint32_t parts) {
     ptx::mbarrier_expect(shared.sums_full(), (parts - 1) * T::kBlock * 8);
-    ptx::mbarrier_expect(shared.parts_full(), (parts - 1) * (T::kOutputBytes / parts));
+    ptx::mbarrier_expect(shared.parts_full(), (parts - 1) * (T::kOutputBytes >> power(parts)));
   }
 
   // Joins the outputs of two warpgroups: `half` is that of both in the columns of this one. After
@@ -93,7 +97,7 @@ struct SplitJoin {
         put(shared.pair_sums(group, row_of(thread) + 8 * h), own[h].reference, own[h].signed_sum);
       }
     }
-    ptx::barrier_sync(kJoin, 256);
+    ptx::barrier_sync(kPair, 256);
     float own_factor[2], their_factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -125,7 +129,7 @@ struct SplitJoin {
                                  const Softmax &state, int first, const RowId &id, int thread,
                                  float scale) {
     const int row = row_of(thread);
-    const uint32_t tiles = Math::kDTiles / part.count;  // of a CTA's columns
+    const uint32_t tiles = Math::kDTiles >> power(part.count);  // of a CTA's columns
     ptx::cluster_wait();
     if (first == 0) {
       for (uint32_t to = thread % 4; to < part.count; to += 4) {
@@ -153,7 +157,7 @@ struct SplitJoin {
                            ptx::cluster_address(shared.parts_full(), owner));
       }
     }
-    ptx::barrier_sync(kJoin, part.groups * 128);  // what this CTA has put itself
+    ptx::barrier_sync(kParts, part.groups * 128);  // what this CTA has put itself
     ptx::mbarrier_wait_cluster(shared.sums_full(), 0);
 
     // Four lanes share a row: each looks after every fourth part, and hands its factor round.
@@ -220,7 +224,7 @@ struct SplitJoin {
                                const Part &part, const float (&o)[kTiles][4], const Softmax &state,
                                int first, const RowId &id, int thread, float scale) {
     const uint64_t first_token = static_cast<uint64_t>(id.q_block) * T::kBlock;
-    ptx::barrier_sync(kJoin, part.groups * 128);  // nobody reads Q any more
+    ptx::barrier_sync(kStore, part.groups * 128);  // nobody reads Q any more
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

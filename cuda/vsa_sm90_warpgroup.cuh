@@ -85,6 +85,12 @@ struct Warpgroup {
   // Zeroes the rows of a tile of V from `valid` on: 0 x NaN is NaN in the tensor core.
   template <int kPanelBytes>
   __device__ static void clear_values(uint32_t values, int valid, int thread, uint32_t barrier) {
+    clear_values<kPanelBytes>(values, valid, thread);
+    ptx::barrier_sync(barrier, 128);
+  }
+  // The same without the barrier that must follow.
+  template <int kPanelBytes>
+  __device__ static void clear_values(uint32_t values, int valid, int thread) {
     constexpr int kChunks = Panels::kWidth / 16;
     for (int i = thread; i < Panels::kPanels * kKeys * kChunks; i += 128) {
       const int row = i / kChunks % kKeys;
@@ -95,7 +101,6 @@ struct Warpgroup {
       }
     }
     ptx::fence_async_shared();
-    ptx::barrier_sync(barrier, 128);
   }
 
   // How the output follows the references of the softmax: seldom.
@@ -121,6 +126,11 @@ struct Warpgroup {
   // The warpgroup's 64 rows of Q times the sign of sm_scale, in shared memory.
   __device__ static void apply_sign(uint32_t query, int panel_bytes, int thread, float sm_scale,
                                     uint32_t barrier) {
+    apply_sign(query, panel_bytes, thread, sm_scale);
+    ptx::barrier_sync(barrier, 128);
+  }
+  // The same without the barrier that must follow.
+  __device__ static void apply_sign(uint32_t query, int panel_bytes, int thread, float sm_scale) {
     for (int i = thread; i < 64 * kHeadDim / 2; i += 128) {
       constexpr int kWords = 64 * Panels::kWidth / 4;  // of a panel
       const uint32_t at = query + i / kWords * panel_bytes + i % kWords * 4;
@@ -130,7 +140,6 @@ struct Warpgroup {
       asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(pair) : "memory");
     }
     ptx::fence_async_shared();
-    ptx::barrier_sync(barrier, 128);
   }
 
   // Where an element of 64 rows lies that stage() has written, or TMA loaded.

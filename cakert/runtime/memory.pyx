@@ -171,6 +171,40 @@ cdef class Workspace:
         self.check_range(offset, (rows - 1) * pitch_bytes + width)
         copy_rows(self.device, self.pointer + offset, source, width, pitch_bytes, rows, stream)
 
+    def clear(self, stream=None):
+        """Write zeros everywhere.
+
+        Parameters
+        ----------
+        stream : int, stream object or None, optional
+            The stream to write on; None as in `copy_in`.
+        """
+        cdef cu.CUstream handle = NULL
+        cdef cu.CUstreamCaptureMode mode
+        cdef cu.CUresult status
+        cdef int pushed
+        if self.nbytes == 0:
+            return
+        pushed = enter_context(self.device)
+        try:
+            enter_relaxed(&mode)
+            try:
+                if stream is None:
+                    handle = copy_stream(self.device)
+                else:
+                    resolve_stream(stream, None, self.device, &handle)
+                with nogil:
+                    status = cu.cuMemsetD8Async(self.pointer, 0, self.nbytes, handle)
+                check(status, "cuMemsetD8Async")
+                if stream is None:
+                    with nogil:
+                        status = cu.cuStreamSynchronize(handle)
+                    check(status, "cuStreamSynchronize")
+            finally:
+                leave_relaxed(mode)
+        finally:
+            leave_context(pushed)
+
     def to_numpy(self, dtype, shape, *, size_t offset=0):
         """Copy out to a new host array, after all work of the device.
 

@@ -227,6 +227,11 @@ class SimulatedWorkspace:
         """Copy rows to places that are ``pitch_bytes`` apart."""
         self._write(np.ascontiguousarray(array2d), pitch_bytes)
 
+    def clear(self, stream: object = None) -> None:
+        """Write zeros."""
+        with self.device.require_open().lock:
+            self._array.data[:] = 0
+
     def to_numpy(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """A copy of the first elements."""
         count = int(np.prod(shape, dtype=np.int64))

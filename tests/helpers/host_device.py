@@ -64,6 +64,10 @@ class HostWorkspace:
         self.streams = []
         HostWorkspace.alive += 1
 
+    def clear(self, stream=None):
+        self.streams.append(stream)
+        self.data[:] = 0
+
     def copy_in(self, array, stream=None):
         self.streams.append(stream)
         self.data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

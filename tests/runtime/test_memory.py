@@ -101,10 +101,35 @@ def test_copies_wait_for_themselves_only_where_no_stream_is_given():
     assert not given.named("cuStreamSynchronize", "cuCtxSynchronize")
 
 
+def test_clear_writes_zeros_in_stream_order():
+    result = run(
+        """
+        w = Workspace(0, 64)
+        w.copy_in(array(16))
+        stream = new_stream()
+        mark("given")
+        w.clear(stream)
+        mark("own")
+        w.copy_in(array(4), offset=48)
+        zeros = w.to_numpy(np.uint8, 48).tolist()
+        w.clear()
+        report([stream, zeros, w.to_numpy(np.uint8, 64).tolist(), context_depth()])
+        """
+    )
+    stream, first, all_of_it, depth = result.report
+    assert not any(first) and not any(all_of_it) and depth == 0
+    given, own = result.trace.after("given"), result.trace.after("own")
+    assert given.named("cuMemsetD8Async")[0]["stream"] == stream
+    (clear,) = own.named("cuMemsetD8Async")
+    assert clear["stream"] not in (0, stream)
+    assert own.named("cuStreamSynchronize")[-1]["stream"] == clear["stream"]
+
+
 def test_an_empty_workspace_has_no_memory():
     result = run(
         """
         w = Workspace(0, 0)
+        w.clear()
         w.copy_in(np.ones(0))
         report([w.pointer, w.to_numpy(np.float32, (0, 3)).shape])
         """
