@@ -93,7 +93,7 @@ def fill_stages(
     Parameters
     ----------
     lists, counts, pairs, kv_blocks
-        As of `count_shared`; a pair of one row twice is a row that is split.
+        As of `count_shared`.
     width
         Even: entries of the longest group.
 
@@ -110,7 +110,7 @@ def fill_stages(
     cdef Py_ssize_t g, i, end, most = lists.shape[1] + 1  # and the end of a half stage
     cdef uint32_t a, b
     cdef int32_t num_second
-    cdef bint whole, fits = True
+    cdef bint fits = True
     cdef Index* entries[CLASSES]
     cdef Py_ssize_t sizes[CLASSES]
     cdef uint8_t* marks = <uint8_t*>calloc(<size_t>kv_blocks + 1, 1)
@@ -124,28 +124,19 @@ def fill_stages(
     with nogil:
         for g in range(pairs.shape[0]):
             a, b = pairs[g, 0], pairs[g, 1]
-            whole = a == b
-            if whole:
-                end = counts[a] + counts[a] % 2
+            num_second = 0
+            if b == NO_ROW:
+                b = a                             # whose list is not read again
             else:
-                num_second = 0
-                if b == NO_ROW:
-                    b = a                         # whose list is not read again
-                else:
-                    num_second = counts[b]
-                classify(
-                    &lists[a, 0], counts[a], &lists[b, 0], num_second, marks, entries, sizes
-                )
-                end = 0
-                for i in range(CLASSES):
-                    end += sizes[i] + sizes[i] % 2
+                num_second = counts[b]
+            classify(&lists[a, 0], counts[a], &lists[b, 0], num_second, marks, entries, sizes)
+            end = 0
+            for i in range(CLASSES):
+                end += sizes[i] + sizes[i] % 2
             if end > width:
                 fits = False
                 break
-            if whole:
-                split(&lists[a, 0], counts[a], <Index>kv_blocks, &blocks[g, 0], &members[g, 0])
-            else:
-                interleave(entries, sizes, <Index>kv_blocks, &blocks[g, 0], &members[g, 0])
+            interleave(entries, sizes, <Index>kv_blocks, &blocks[g, 0], &members[g, 0])
             for i in range(end, width):
                 blocks[g, i] = <Index>kv_blocks
                 members[g, i] = 0
@@ -230,16 +221,3 @@ cdef void interleave(
         members[1] = MEMBERS[best] if k + 1 < sizes[best] else 0
         blocks += 2
         members += 2
-
-
-cdef void split(
-    const Index* row, Py_ssize_t count, Index none, Index* blocks, uint8_t* members
-) noexcept nogil:
-    """Write one list, its stages by turns to slot 0 and slot 1."""
-    cdef Py_ssize_t i
-    for i in range(count):
-        blocks[i] = row[i]
-        members[i] = 1 + (i // 2) % 2
-    if count % 2 == 1:
-        blocks[count] = none
-        members[count] = 0

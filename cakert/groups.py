@@ -4,8 +4,6 @@ A group is up to two rows of one KV head; its kernel computes each row in a *slo
 fetches every tile of the union of their lists once. The record that it reads is described in
 ``cuda/vsa_params.h``. How many groups there are depends on shapes alone, so that an update brings
 any pattern into the memory of a plan; which rows make a group depends on the pattern.
-
-Where there is an SM for every row, a row is a group of its own, in both slots: its list is split.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ class Groups:
     Attributes
     ----------
     rows
-        (groups, SLOTS) uint32: the row in each slot, or ``NO_ROW``. Slot 0 always has one; the same
-        row in slots 0 and 1 is split between them.
+        (groups, SLOTS) uint32: the row in each slot, or ``NO_ROW``. Slot 0 always has one.
     blocks
         (groups, width), type of the row lists: entries 2i and 2i + 1 are a stage. ``width`` is that
         of the longest group, rounded up to 64 where the stride allows it. Entries that are no block
@@ -64,24 +61,18 @@ def group_shape(
     num_kv_heads: int,
     q_blocks: int,
     kv_blocks: int,
-    sms: int,
     capacity: int,
 ) -> tuple[int, int]:
     """How many groups a problem has, whatever its pattern, and the stride of their lists.
 
     Parameters
     ----------
-    sms
-        Of the device.
     capacity
         Entries of the longest row list (``planner.Pattern.capacity``).
     """
-    if num_qo_heads * q_blocks <= sms:
-        return num_qo_heads * q_blocks, _even(capacity)
     heads = num_qo_heads // num_kv_heads
-    # Each of the three classes of members may end with a half stage. A group is whole stages, so
-    # that an odd bound is never reached.
-    stride = (min(kv_blocks, 2 * capacity) + 3) // 2 * 2
+    # Each row has as many stages as its length asks for, the union at most two half ones.
+    stride = min((kv_blocks + 2) // 2 * 2, 2 * _even(capacity))
     return num_kv_heads * ((heads * q_blocks + 1) // 2), stride
 
 
@@ -110,9 +101,10 @@ def plan_groups(
     Notes
     -----
     The stages of a group: its union in classes by members, each ascending and cut in twos, stage k
-    of n at (k + 1/2) / n of the group. A shared block more than two go into is fetched for each
-    row, where that spares one of them a half stage. So the rows of a group get on evenly, and all groups sweep
-    K and V upwards together, which keeps them in L2. Of equal places members 3 go first, then 1.
+    of n at (k + 1/2) / n of the group. So the rows of a group get on evenly, and all groups sweep K
+    and V upwards together, which keeps them in L2. Of equal places members 3 go first, then 1. Of
+    an odd number of shared blocks the last is fetched for each row, where that spares one of them
+    a half stage.
 
     The same input gives the same record. 7 x 1713 rows of 64 blocks take about 3 ms on one core.
     """
@@ -123,22 +115,12 @@ def plan_groups(
         num_kv_heads=num_kv_heads,
         q_blocks=q_blocks,
         kv_blocks=kv_blocks,
-        sms=sms,
         capacity=capacity,
     )
-    if len(counts) <= sms:
-        rows = np.arange(len(counts), dtype=np.uint32).reshape(num_kv_heads, -1)
-        pairs = np.stack((rows, rows), axis=-1)
-        cost = counts.reshape(num_kv_heads, -1)
-        union = counts.reshape(num_kv_heads, -1)
-        lengths = _even(union)
-    else:
-        pairs, shared = _best_pairs(row_blocks, counts, kv_blocks, num_kv_heads, q_blocks)
-        first, second = _counts_of(pairs, counts)
-        shared -= _dealt_to_both(first, second, shared)
-        union = first + second - shared
-        cost = _cost(first, second, shared)
-        lengths = _even(first - shared) + _even(second - shared) + _even(shared)
+    pairs, shared = _best_pairs(row_blocks, counts, kv_blocks, num_kv_heads, q_blocks)
+    first, second = _counts_of(pairs, counts)
+    cost = _cost(first, second, shared)
+    lengths = _even(first - shared) + _even(second - shared) + _even(shared)
     order = _order(cost, sms)
     pairs = np.ascontiguousarray(pairs.reshape(-1, 2)[order])
     lengths = lengths.reshape(-1)[order]
@@ -154,7 +136,7 @@ def plan_groups(
         members=members,
         counts=lengths.astype(np.int32),
         stride=stride,
-        tiles=int(union.sum(dtype=np.int64)),
+        tiles=int((first + second - shared).sum(dtype=np.int64)),
     )
 
 
@@ -162,10 +144,11 @@ def _even(count: Any) -> Any:
     return count + count % 2
 
 
-def _dealt_to_both(first: Array, second: Array, shared: Array) -> Array:
-    """Which pairs fetch one shared block for each row: one row saves half a stage, none loses."""
-    odd: Array = shared % 2 & ((first - shared) % 2 | (second - shared) % 2)
-    return odd
+def _fetched_once(first: Array, second: Array, shared: Array) -> Array:
+    """How many shared blocks a pair fetches once: the odd one not, if that spares a half stage."""
+    spared = shared % 2 & ((first - shared) % 2 | (second - shared) % 2)
+    once: Array = shared - spared
+    return once
 
 
 def _cost(first: Array, second: Array, shared: Array) -> Array:
@@ -194,6 +177,8 @@ def _best_pairs(
 ) -> tuple[Pairs, Array]:
     """The cheapest candidate of every KV head, (num_kv_heads, pairs, 2), and what its pairs share.
 
+    Shared is what they fetch once for both rows.
+
     The candidates that are named first win ties: the same query block of two heads, neighbouring
     query blocks of a head, rows of about the same length.
     """
@@ -210,8 +195,9 @@ def _best_pairs(
     shared, costs = [], []
     for pairs in candidates:
         both = group_lists.count_shared(row_blocks, counts, pairs.reshape(-1, 2), kv_blocks)
-        shared.append(both.reshape(num_kv_heads, -1))
-        costs.append(_cost(*_counts_of(pairs, counts), shared[-1]).sum(axis=1))
+        first, second = _counts_of(pairs, counts)
+        shared.append(_fetched_once(first, second, both.reshape(num_kv_heads, -1)))
+        costs.append(_cost(first, second, shared[-1]).sum(axis=1))
     best = np.argmin(costs, axis=0)
     head = np.arange(num_kv_heads)
     return np.stack(candidates)[best, head], np.stack(shared)[best, head]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Route", "choose", "families", "on_demand", "only"]
+__all__ = ["Route", "choose", "families", "only"]
 
 # How dtypes are spelled in kernel names.
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
@@ -73,20 +73,21 @@ class _Family:
     suits: Callable[[int, int, int], bool] = lambda rows, kv_blocks, sms: True
 
 
-def _pays_in_groups(rows: int, kv_blocks: int, sms: int) -> bool:
-    """Where a thread block for two rows, or half a row a warpgroup, beats one for each row.
+def _one_row_an_sm(rows: int, kv_blocks: int, sms: int) -> bool:
+    """Where a list is done sooner by several warpgroups: there is an SM for every row.
 
-    The thresholds are measured (docs/kernels.md, "Which kernel"): up to two rows an SM all rows run
-    at once, one a thread block, and start sooner; few rows leave SMs idle, and lists of some length
-    are then done faster by two.
+    Measured, as the thresholds below (docs/kernels.md, "Which kernel").
     """
-    return rows > 2 * sms or (4 * rows <= sms and kv_blocks >= 8)
+    return rows <= sms and kv_blocks > 1
 
 
-def _on_demand(rows: int, kv_blocks: int, sms: int) -> bool:
-    """Of a family that `only` alone chooses: it is not verified enough for a route."""
-    del rows, kv_blocks, sms
-    return False
+def _pays_in_groups(rows: int, kv_blocks: int, sms: int) -> bool:
+    """Where a thread block for two rows beats one for each.
+
+    Up to two rows an SM all rows run at once, one a thread block, and start sooner.
+    """
+    del kv_blocks
+    return rows > 2 * sms
 
 
 def _split_rows(rows: int, kv_blocks: int, sms: int, head_dim: int) -> tuple[int, int]:
@@ -115,6 +116,18 @@ def _block_per_sm(items: int, sms: int) -> int:
 
 # The first line that takes a problem is its route.
 _FAMILIES = (
+    _Family(
+        name="sm90_split",
+        capabilities=frozenset({(9, 0)}),
+        blocks=frozenset({64}),
+        head_dims=frozenset({64, 96, 128}),
+        dtypes=frozenset({"float16", "bfloat16"}),
+        grid=_block_per_row,
+        tensor_maps=True,
+        per_sm=1,
+        split=_split_rows,
+        suits=_one_row_an_sm,
+    ),
     _Family(
         name="sm90_group",
         capabilities=frozenset({(9, 0)}),
@@ -148,18 +161,6 @@ _FAMILIES = (
         per_sm=1,
     ),
     _Family(
-        name="sm90_split",
-        capabilities=frozenset({(9, 0)}),
-        blocks=frozenset({64}),
-        head_dims=frozenset({64, 96, 128}),
-        dtypes=frozenset({"float16", "bfloat16"}),
-        grid=_block_per_row,
-        tensor_maps=True,
-        per_sm=1,
-        split=_split_rows,
-        suits=_on_demand,
-    ),
-    _Family(
         name="portable",
         capabilities=frozenset({(9, 0), (10, 0), (10, 3)}),
         blocks=frozenset({64, 128}),
@@ -189,11 +190,6 @@ def families(
         and (head_dim is None or head_dim in family.head_dims)
     )
     return tuple(dict.fromkeys(names))
-
-
-def on_demand() -> tuple[str, ...]:
-    """The families that no problem is routed to: `only` chooses them, for tests and tools."""
-    return tuple(family.name for family in _FAMILIES if family.suits is _on_demand)
 
 
 @contextmanager

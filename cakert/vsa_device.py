@@ -239,13 +239,11 @@ def group_rows(
     """
     if not route.grouped:
         return None
-    sms = _multiprocessors(device)
     number, stride = groups.group_shape(
         num_qo_heads=problem.num_qo_heads,
         num_kv_heads=problem.num_kv_heads,
         q_blocks=problem.q_blocks,
         kv_blocks=problem.kv_blocks,
-        sms=sms,
         capacity=pattern.capacity,
     )
     if number * stride > validation.MAX_LIST_ENTRIES:
@@ -258,7 +256,7 @@ def group_rows(
         pattern.row_counts,
         kv_blocks=problem.kv_blocks,
         num_kv_heads=problem.num_kv_heads,
-        sms=sms,
+        sms=_multiprocessors(device),
         capacity=pattern.capacity,
     )
 

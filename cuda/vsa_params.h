@@ -43,10 +43,10 @@ typedef struct CakeVsaParams {
   /* Group record, read by grouped routes only, otherwise null and num_groups 0; such a route reads
    * neither row lists nor tile order, which may then be null. Group g has the rows
    * group_rows[g * CAKE_VSA_GROUP_ROWS + slot] of one KV head, slots that are not used
-   * CAKE_VSA_NO_ROW, slot 0 always a row; the same row in two slots means that its list is split
-   * between them. The group walks the union of its lists: group_counts[g] entries (even) of
-   * group_blocks (type of row_blocks) at g * group_stride (even). Bit `slot` of the matching byte of
-   * group_members says that the slot's row selects the block.
+   * CAKE_VSA_NO_ROW, slot 0 always a row. The group walks the union of its lists: group_counts[g]
+   * entries (even) of group_blocks (type of row_blocks) at g * group_stride (even). Bit `slot` of the
+   * matching byte of group_members says that the slot's row selects the block; a block of two rows
+   * may have two entries, one for each.
    * Entries 2i and 2i + 1 are a stage, fetched together: both have the same members, or the second
    * is padding, kv_blocks with members 0. Stages are not sorted by block: those of one membership
    * ascend, and the memberships are interleaved so that all rows of a group get on evenly. */

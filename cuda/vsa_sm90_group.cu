@@ -3,15 +3,13 @@
 //
 // A CTA takes group after group. Two producer warps stream the stages of the groups' union lists, K
 // and V apart, through rings; each of two consumer warpgroups owns a row and takes the stages that
-// it selects, two tiles at once, as the row kernel takes a block of 128. Where both warpgroups have
-// the same row, its stages are split between them, and the parts are joined at the end.
+// it selects, two tiles at once, as the row kernel takes a block of 128.
 #include "ptx/math.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "vsa_params.h"
 #include "vsa_sm90_group.cuh"
-#include "vsa_sm90_group_result.cuh"
 #include "vsa_sm90_warpgroup.cuh"
 #include "vsa_softmax.cuh"
 
@@ -24,7 +22,6 @@ struct Grouped {
   using Math = typename T::Math;
   using Softmax = typename T::Softmax;
   using Walk = StageWalk<T::kStages>;
-  using Result = GroupResult<T>;
 
   // The stages of all groups, to a function that every lane of the warp calls with the list, the
   // lane that holds the stage, its position in the CTA's stream and the KV head.
@@ -187,7 +184,6 @@ struct Grouped {
     for (uint32_t group = blockIdx.x; group < p.num_groups; group += gridDim.x) {
       const uint32_t next_row = row_of(group + gridDim.x, slot);
       const uint32_t next_other = row_of(group + gridDim.x, slot ^ 1);
-      const bool is_split = row == other;
       walk.list.begin(slot == 0 ? row : other, slot == 0 ? other : row);
       walk.advance();
       Stage stage, next;
@@ -203,7 +199,7 @@ struct Grouped {
         if (!(p.sm_scale > 0.0f)) {
           Math::apply_sign(ring.query(slot), T::kTilePanelBytes, thread, p.sm_scale, own);
         }
-        if (!more && !is_split) {
+        if (!more) {
           ptx::barrier_sync(own, 128);  // every warp has seen this row's Q land
           load_query(next_row);
         }
@@ -255,7 +251,7 @@ struct Grouped {
           ptx::wgmma_fence();
           Math::template multiply_values<T::kPanelBytes>(o, weights, last_values);
           ptx::wgmma_commit();
-          if (!more && !is_split) {
+          if (!more) {
             ptx::barrier_sync(own, 128);  // every warp is done with Q
             load_query(next_row);
           }
@@ -265,15 +261,9 @@ struct Grouped {
           stage = next;
         }
         state.finish();
-        if (is_split) {
-          Result::join(ring, o, state, slot, thread, scale);
-          load_query(next_row);
-        }
-        if (!is_split || slot == 0) {
-          const uint32_t head = row / p.q_blocks;
-          const uint64_t first_token = static_cast<uint64_t>(row - head * p.q_blocks) * T::kBlock;
-          Math::store(p, o, state, head, first_token, thread, scale);
-        }
+        const uint32_t head = row / p.q_blocks;
+        const uint64_t first_token = static_cast<uint64_t>(row - head * p.q_blocks) * T::kBlock;
+        Math::store(p, o, state, head, first_token, thread, scale);
       }
       row = next_row;
       other = next_other;

@@ -34,8 +34,7 @@ struct GroupTraits {
   static constexpr int kValueOffset = kKeyOffset + kStages * kStageBytes;
   static constexpr int kBarrierOffset = kValueOffset + kStages * kStageBytes;
   static constexpr int kStageBarriers = 16;  // that a stage has room for
-  static constexpr int kSumOffset = kBarrierOffset + (kStages + 1) * kStageBarriers * 8;
-  static constexpr int kSharedBytes = kSumOffset + 5 * 128 * 4;
+  static constexpr int kSharedBytes = kBarrierOffset + (kStages + 1) * kStageBarriers * 8;
   static_assert(kSharedBytes <= 232448, "shared memory of a CTA");
 };
 
@@ -49,7 +48,6 @@ struct GroupRing {
   __device__ uint32_t value(int stage) const {
     return shared + T::kValueOffset + stage * T::kStageBytes;
   }
-  __device__ uint32_t sums() const { return shared + T::kSumOffset; }
   __device__ uint32_t barrier(int stage, int i) const {
     return shared + T::kBarrierOffset + (stage * T::kStageBarriers + i) * 8;
   }

@@ -20,8 +20,7 @@
 
 namespace cake {
 
-constexpr uint32_t kSigned = 1;     // named barriers: Q has its sign
-constexpr uint32_t kCleared = 4;  // V has zeros past its end; one for each warpgroup
+constexpr uint32_t kSigned = 1;  // named barrier: Q has its sign
 
 template <class T>
 struct Split {
@@ -136,18 +135,16 @@ struct Split {
                                                                    shared.key(block.stage()));
       ptx::wgmma_commit();
     };
+    uint32_t cleared = 0;  // parity
     auto multiply_values = [&](typename Math::Output &o, const typename Math::Weights &weights,
                                const Block &block) {
       block.wait_values();
       const uint32_t values = shared.value(block.stage());
       if (!kPlain && block.tokens < T::kBlock) {
         Math::template clear_values<T::kPanelBytes>(values, block.tokens, thread);
-        // A number in a register is one that racecheck cannot follow.
-        if (part.group == 0) {
-          ptx::barrier_sync(kCleared, 128);
-        } else {
-          ptx::barrier_sync(kCleared + 1, 128);
-        }
+        ptx::mbarrier_arrive(shared.cleared(part.group));
+        ptx::mbarrier_wait(shared.cleared(part.group), cleared);
+        cleared ^= 1;
       }
       ptx::wgmma_fence();
       Math::template multiply_values<T::kPanelBytes>(o, weights, values);
@@ -241,8 +238,7 @@ struct Split {
     }
     if (threadIdx.x / 32 == 0) {
       if (ptx::elect()) {
-        for (int i = 0; i < T::kBarriers; ++i) ptx::mbarrier_init(shared.barrier(i), 1);
-        ptx::mbarrier_init_fence();
+        shared.init();
         if (part.count > 1) Join::expect(shared, part.count);
       }
     } else if (threadIdx.x / 32 == 1) {

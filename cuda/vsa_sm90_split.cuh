@@ -37,7 +37,7 @@ struct SplitTraits {
   static constexpr int kPartOffset = kPairOffset + kOutputBytes;
   static constexpr int kSumOffset = kPartOffset + kOutputBytes;
   static constexpr int kBarrierOffset = kSumOffset + (2 + kMaxParts) * kBlock * 8;
-  static constexpr int kBarriers = 3 + 4 * kStages;
+  static constexpr int kBarriers = 5 + 4 * kStages;
   static constexpr int kTokenOffset = kBarrierOffset + kBarriers * 8;
   static constexpr int kTokens = 2 * kStages;
   static constexpr int kSharedBytes = (kTokenOffset + 4 * kTokens + 127) / 128 * 128;
@@ -61,6 +61,14 @@ struct SplitShared {
   __device__ uint32_t value_full(int stage) const { return barrier(3 + T::kStages + stage); }
   __device__ uint32_t key_empty(int stage) const { return barrier(3 + 2 * T::kStages + stage); }
   __device__ uint32_t value_empty(int stage) const { return barrier(3 + 3 * T::kStages + stage); }
+  // V of the warpgroup's block has zeros past its end. No named barrier: racecheck loses track of
+  // those of both warpgroups where each has had another number of its own.
+  __device__ uint32_t cleared(int group) const { return barrier(3 + 4 * T::kStages + group); }
+  __device__ void init() const {
+    for (int i = 0; i < T::kBarriers - 2; ++i) ptx::mbarrier_init(barrier(i), 1);
+    for (int group = 0; group < 2; ++group) ptx::mbarrier_init(cleared(group), 128);
+    ptx::mbarrier_init_fence();
+  }
   // Tokens of the i-th block, 0 for the end. A slot comes round again only after two rounds of K's
   // stages, when nobody reads it any more.
   __device__ uint32_t tokens(uint32_t i) const {

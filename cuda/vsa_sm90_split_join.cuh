@@ -34,7 +34,7 @@ struct SplitJoin {
   using Math = typename T::Math;
   using Softmax = typename T::Softmax;
   // Named barriers of the consumers.
-  static constexpr uint32_t kPair = 2, kParts = 3, kStore = 6;
+  static constexpr uint32_t kPair = 2, kParts = 3, kStore = 4;
 
   // A row's reference and sum in two words. A sum has no sign: it says whether they are far.
   struct Sums {

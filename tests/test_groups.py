@@ -41,15 +41,25 @@ class Case:
             num_kv_heads=self.kv_heads, sms=sms, capacity=self.capacity,
         )  # fmt: skip
 
-    def shape(self, sms):
+    def shape(self):
         return group_shape(
             num_qo_heads=self.heads, num_kv_heads=self.kv_heads, q_blocks=self.q_blocks,
-            kv_blocks=self.kv_blocks, sms=sms, capacity=self.capacity,
+            kv_blocks=self.kv_blocks, capacity=self.capacity,
         )  # fmt: skip
 
-    def cost(self, pair):
+    def classes(self, pair):
+        """Blocks by members; a row has no more half stages than its length asks for."""
         first, second = (set(self.lists[row]) if row != NO_ROW else set() for row in pair)
-        return max(len(first), len(second)) + Fraction(len(first | second), 4)
+        both, first, second = first & second, first - second, second - first
+        if len(both) % 2 and (len(first) % 2 or len(second) % 2):
+            first.add(max(both))
+            second.add(max(both))
+            both.remove(max(both))
+        return {3: both, 1: first, 2: second}
+
+    def cost(self, pair):
+        longer = max(len(self.lists[row]) for row in pair if row != NO_ROW)
+        return longer + Fraction(sum(map(len, self.classes(pair).values())), 4)
 
 
 cases = st.builds(
@@ -74,7 +84,7 @@ def pairs_of(made):
 @given(cases, sm_counts)
 def test_every_row_reads_its_list(case, sms):
     made = case.plan(sms)
-    groups, stride = case.shape(sms)
+    groups, stride = case.shape()
     assert made.rows.shape == (groups, 8)
     assert made.counts.shape == (groups,)
     read = -(-max(1, made.counts.max()) // 64) * 64  # what kernels look at
@@ -103,26 +113,22 @@ def test_every_row_reads_its_list(case, sms):
 @settings(deadline=None)
 @given(cases, sm_counts)
 def test_order_of_stages(case, sms):
-    """Stage k of n of a class stands at (k + 1/2) / n; a split row alternates."""
+    """Stage k of n of a class stands at (k + 1/2) / n; no row has two half stages."""
     made = case.plan(sms)
-    for g, (first, second) in enumerate(pairs_of(made)):
-        a = case.lists[first]
-        b = case.lists[second] if second != NO_ROW else []
-        if first == second:
-            chunks = [tuple(a[i : i + 2]) for i in range(0, len(a), 2)]
-            expected = [(1 + i % 2, chunk) for i, chunk in enumerate(chunks)]
-        else:
-            classes = {3: set(a) & set(b), 1: set(a) - set(b), 2: set(b) - set(a)}
-            keyed = []
-            for rank, (bits, blocks) in enumerate(classes.items()):
-                blocks = sorted(blocks)
-                n = (len(blocks) + 1) // 2
-                for k in range(n):
-                    key = (k + Fraction(1, 2)) / n
-                    keyed.append((key, rank, bits, tuple(blocks[2 * k : 2 * k + 2])))
-            expected = [(bits, chunk) for _, _, bits, chunk in sorted(keyed)]
+    for g, pair in enumerate(pairs_of(made)):
+        keyed = []
+        for rank, (bits, blocks) in enumerate(case.classes(pair).items()):
+            blocks = sorted(blocks)
+            n = (len(blocks) + 1) // 2
+            for k in range(n):
+                key = (k + Fraction(1, 2)) / n
+                keyed.append((key, rank, bits, tuple(blocks[2 * k : 2 * k + 2])))
+        expected = [(bits, chunk) for _, _, bits, chunk in sorted(keyed)]
         found = stages_of(made.blocks[g], made.members[g], made.counts[g], case.kv_blocks)
         assert found == expected
+        for slot, row in enumerate(pair):
+            stages = sum(bits >> slot & 1 for bits, _ in found)
+            assert stages == (len(case.lists[row]) + 1) // 2 if row != NO_ROW else stages == 0
 
 
 def candidates_of(case, kv_head):
@@ -175,15 +181,10 @@ def dealt(sequence, costs, sms):
 def test_the_cheapest_pairing_is_taken_in_falling_order(case, sms):
     sequence = []
     for kv_head in range(case.kv_heads):
-        if case.num_rows <= sms:
-            rows = range(case.num_rows // case.kv_heads)
-            pairs = [(kv_head * len(rows) + r,) * 2 for r in rows]
-            sequence += sorted(pairs, key=lambda pair: -len(case.lists[pair[0]]))
-        else:
-            candidates = candidates_of(case, kv_head)
-            best = min(candidates, key=lambda pairs: sum(case.cost(pair) for pair in pairs))
-            sequence += sorted(best, key=lambda pair: -case.cost(pair))
-    costs = [len(case.lists[a]) if case.num_rows <= sms else case.cost((a, b)) for a, b in sequence]
+        candidates = candidates_of(case, kv_head)
+        best = min(candidates, key=lambda pairs: sum(case.cost(pair) for pair in pairs))
+        sequence += sorted(best, key=lambda pair: -case.cost(pair))
+    costs = [case.cost(pair) for pair in sequence]
     assert pairs_of(case.plan(sms)) == dealt(sequence, costs, sms)
 
 
@@ -196,10 +197,10 @@ def test_shapes_alone_fix_the_memory(case, other, sms):
         case.capacity, "ragged",
     )  # fmt: skip
     a, b = case.plan(sms), same.plan(sms)
-    assert (len(a.rows), a.stride) == (len(b.rows), b.stride) == case.shape(sms)
+    assert (len(a.rows), a.stride) == (len(b.rows), b.stride) == case.shape()
 
 
-def longest_group(kv_blocks, capacity, sms):
+def longest_group(kv_blocks, capacity):
     """Entries of the longest group that two rows can make, by trying all splits into classes."""
     longest = 0
     for both in range(capacity + 1):
@@ -212,7 +213,7 @@ def longest_group(kv_blocks, capacity, sms):
                     row[: len(blocks_of_row)] = blocks_of_row
                 made = plan_groups(
                     blocks, np.array([[len(e) for e in entries]], np.int32),
-                    kv_blocks=kv_blocks, num_kv_heads=1, sms=sms, capacity=capacity,
+                    kv_blocks=kv_blocks, num_kv_heads=1, sms=2, capacity=capacity,
                 )  # fmt: skip
                 longest = max(longest, int(made.counts.max()))
                 assert made.blocks.shape[1] <= made.stride
@@ -222,11 +223,9 @@ def longest_group(kv_blocks, capacity, sms):
 @pytest.mark.parametrize(
     ("kv_blocks", "capacity"), [(20, 1), (20, 2), (20, 3), (20, 4), (7, 7), (8, 8), (7, 4), (8, 5)]
 )
-@pytest.mark.parametrize("sms", [1, 2])
-def test_the_stride_is_just_enough(kv_blocks, capacity, sms):
-    longest, stride = longest_group(kv_blocks, capacity, sms)
+def test_the_stride_is_just_enough(kv_blocks, capacity):
+    longest, stride = longest_group(kv_blocks, capacity)
     assert longest == stride
-    assert (stride == (capacity + 1) // 2 * 2) == (sms == 2), "split rows need less"
 
 
 def test_blocks_beyond_16_bits():

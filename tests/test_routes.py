@@ -47,13 +47,13 @@ def test_the_kernel_of_rows_can_be_forced_wherever_another_comes_first(block, he
     [
         (265, 1, "sm90_group"),
         (264, 1713, "sm90"),
-        (34, 1713, "sm90"),
-        (33, 8, "sm90_group"),
-        (33, 7, "sm90"),
+        (133, 1713, "sm90"),
+        (132, 1713, "sm90_split"),
+        (1, 2, "sm90_split"),
         (1, 1, "sm90"),
     ],
 )
-def test_groups_are_for_many_rows_and_for_few_long_ones(rows, kv_blocks, family):
+def test_many_rows_are_grouped_and_few_are_split(rows, kv_blocks, family):
     size = {"rows": rows, "kv_blocks": kv_blocks, "sms": 132}
     problem = {"R": 64, "head_dim": 128, "dtype": "bfloat16", **size}
     assert routes.choose((9, 0), **problem).family == family
@@ -81,13 +81,12 @@ def test_few_rows_are_split_as_far_as_lists_and_device_go(
     rows, kv_blocks, head_dim, cluster, threads
 ):
     size = {"rows": rows, "kv_blocks": kv_blocks, "sms": 132}
-    with routes.only("sm90_split"):
-        route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
+    route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
     assert (route.family, route.cluster, route.threads) == ("sm90_split", cluster, threads)
     assert route.grid(rows, 132) == rows
-    route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
-    assert route.family != "sm90_split"
-    assert (route.cluster, route.threads) == (1, None)
+    with routes.only("sm90"):
+        route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
+    assert (route.family, route.cluster, route.threads) == ("sm90", 1, None)
 
 
 def test_a_family_can_be_forced():
@@ -108,20 +107,19 @@ def test_a_family_can_be_forced():
     refused = pytest.raises(RuntimeError, match=r"no sm90_group kernel .*head_dim = 96")
     with routes.only("sm90_group"), refused:
         routes.choose((9, 0), **problem)
-    names = "sm90_group, sm90, sm90_split, portable"
+    names = "sm90_split, sm90_group, sm90, portable"
     with pytest.raises(ValueError, match=f"family must be one of {names}, got 'sm91'"):
         routes.only("sm91").__enter__()
 
 
 def test_families_of_a_device():
-    hopper = ("sm90_group", "sm90", "sm90_split", "portable")
+    hopper = ("sm90_split", "sm90_group", "sm90", "portable")
     assert routes.families() == hopper
     assert routes.families((9, 0)) == hopper
-    assert routes.families((9, 0), R=64, head_dim=96) == ("sm90", "sm90_split", "portable")
+    assert routes.families((9, 0), R=64, head_dim=96) == ("sm90_split", "sm90", "portable")
     assert routes.families((9, 0), R=128, head_dim=128) == ("sm90", "portable")
     assert routes.families(R=64, head_dim=128) == hopper
     assert routes.families((10, 3)) == ("portable",)
-    assert routes.on_demand() == ("sm90_split",)
     assert routes.families((8, 0)) == ()
 
 

@@ -3,9 +3,6 @@
 
     compute-sanitizer --tool racecheck tools/sanitize_cases.py
     compute-sanitizer --tool initcheck tools/sanitize_cases.py --no-garbage
-    compute-sanitizer --tool racecheck tools/sanitize_cases.py --on-demand
-
-The last one takes the families that are no route, and those alone.
 
 Inputs and outputs are DeviceArrays, so that no framework's kernels run under the checker.
 """
@@ -85,16 +82,11 @@ def run_family(rng: np.random.Generator, family: str, *, garbage: bool) -> None:
 def main() -> None:
     rng = np.random.default_rng()
     garbage = "--no-garbage" not in sys.argv  # rows that garbage leaves out are never written
-    families = [
-        family
-        for family in routes.families(driver.device_capability(0))
-        if (family in routes.on_demand()) == ("--on-demand" in sys.argv)
-    ]
+    families = routes.families(driver.device_capability(0))
     for family in families:
         with routes.only(family):
             run_family(rng, family, garbage=garbage)
-    # Above every row had several SMs to itself, and was split. For two SMs rows are paired, or
-    # divided among the warpgroups of a thread block only.
+    # For two SMs a thread block has many groups, or a row is divided among its warpgroups only.
     vsa_device._multiprocessors = lambda device: 2
     for family in ("sm90_group", "sm90_split"):
         if family in families:

@@ -44,18 +44,9 @@ def watchdog() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-# Small problems have fewer rows than a GPU has SMs, so each row is a group of its own, and split.
-# With "-2sms" plans take the GPU for one of two SMs: rows are paired, many groups a thread block,
-# or, of sm90_split, divided among the warpgroups of one thread block only.
-# Families that are no route run with --full only.
-@pytest.fixture(
-    params=[
-        pytest.param(
-            name, marks=[pytest.mark.full] * (name.partition("-")[0] in routes.on_demand())
-        )
-        for name in (*routes.families(), "sm90_group-2sms", "sm90_split-2sms")
-    ]
-)
+# Small problems have fewer rows than a GPU has SMs. With "-2sms" plans take the GPU for one of two
+# SMs: a thread block has many groups, or a row of sm90_split is divided among its warpgroups only.
+@pytest.fixture(params=[*routes.families(), "sm90_group-2sms", "sm90_split-2sms"])
 def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every kernel family that the GPU runs, in turn; plans of the test take no other."""
     name, _, small = request.param.partition("-")

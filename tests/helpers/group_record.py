@@ -38,7 +38,8 @@ def rows_of_record(
         first, second, *others = rows[g].tolist()
         assert first != NO_ROW
         assert set(others) == {NO_ROW}
-        selected = {first: [], second: []}  # one entry where the row is split
+        assert first != second
+        selected = {first: [], second: []}
         for bits, found in stages_of(blocks[g], members[g], count, kv_blocks):
             for slot, row in enumerate((first, second)):
                 if bits >> slot & 1:
