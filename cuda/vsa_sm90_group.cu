@@ -166,7 +166,7 @@ struct Grouped {
     const Member member = {ring, slot, thread};
     const float scale = softmax_scale(p.sm_scale);
     auto row_of = [&](uint32_t group, int of) {
-      return group < p.num_groups ? __ldg(p.group_rows + group * CAKE_VSA_GROUP_ROWS + of)
+      return group < p.num_groups ? load_ahead(p.group_rows + group * CAKE_VSA_GROUP_ROWS + of)
                                   : CAKE_VSA_NO_ROW;
     };
     auto load_query = [&](uint32_t row) {
@@ -177,19 +177,30 @@ struct Grouped {
       }
     };
 
-    uint32_t row = row_of(blockIdx.x, slot), other = row_of(blockIdx.x, slot ^ 1);
-    load_query(row);
+    uint32_t row = ptx::uniform(row_of(blockIdx.x, slot));
+    uint32_t other = ptx::uniform(row_of(blockIdx.x, slot ^ 1));
     Walk walk(p, slot);
+    // Q and the list of the group that comes next.
+    auto begin = [&]() {
+      load_query(row);
+      walk.list.begin(slot == 0 ? row : other, slot == 0 ? other : row);
+      walk.advance();
+    };
+    begin();
     uint32_t query_parity = 0;
     for (uint32_t group = blockIdx.x; group < p.num_groups; group += gridDim.x) {
       const uint32_t next_row = row_of(group + gridDim.x, slot);
       const uint32_t next_other = row_of(group + gridDim.x, slot ^ 1);
-      walk.list.begin(slot == 0 ? row : other, slot == 0 ? other : row);
-      walk.advance();
+      const uint32_t at = row;
+      auto turn = [&]() {
+        row = ptx::uniform(next_row);
+        other = ptx::uniform(next_other);
+        begin();
+      };
       Stage stage, next;
       bool more = walk.next(stage);
-      if (row >= p.num_rows) {  // no row, and no stages
-        load_query(next_row);
+      if (at >= p.num_rows) {  // no row, and no stages
+        turn();
       } else {
         Softmax state;
         typename Math::Output o;
@@ -201,7 +212,7 @@ struct Grouped {
         }
         if (!more) {
           ptx::barrier_sync(own, 128);  // every warp has seen this row's Q land
-          load_query(next_row);
+          turn();
         }
         while (more) {
           typename Math::Logits s;
@@ -253,7 +264,7 @@ struct Grouped {
           ptx::wgmma_commit();
           if (!more) {
             ptx::barrier_sync(own, 128);  // every warp is done with Q
-            load_query(next_row);
+            turn();
           }
           ptx::wgmma_wait<0>();
           ptx::wgmma_own(o);
@@ -261,12 +272,10 @@ struct Grouped {
           stage = next;
         }
         state.finish();
-        const uint32_t head = row / p.q_blocks;
-        const uint64_t first_token = static_cast<uint64_t>(row - head * p.q_blocks) * T::kBlock;
+        const uint32_t head = at / p.q_blocks;
+        const uint64_t first_token = static_cast<uint64_t>(at - head * p.q_blocks) * T::kBlock;
         Math::store(p, o, state, head, first_token, thread, scale);
       }
-      row = next_row;
-      other = next_other;
     }
   }
 

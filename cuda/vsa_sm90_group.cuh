@@ -16,8 +16,8 @@ struct GroupTraits {
 
   static constexpr int kMembers = 2;  // rows of a group, a consumer warpgroup each
   static constexpr int kThreads = (kMembers + 1) * 128;
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = 224;
 
   // A stage holds two tiles, the rows of the second below those of the first: 128 keys.
   using Panels = HopperPanels<kHeadDim>;
@@ -77,6 +77,13 @@ struct GroupRing {
   }
 };
 
+// What all lanes read alike, and later. From an address that is the same for all of them the assembler
+// moves it to a uniform register at once, and so awaits it: it does not know that y is 0.
+template <class Word>
+__device__ __forceinline__ Word load_ahead(const Word *from) {
+  return __ldg(from + threadIdx.y);
+}
+
 // The stages of the groups that a CTA works on, 32 at a time, one a lane; the next 32 are fetched
 // ahead. Every warp of the CTA walks them alike.
 struct StageList {
@@ -89,7 +96,7 @@ struct StageList {
   uint32_t next_group;
   int next_base = 0;
   int next_count = 0;
-  uint32_t next_block[2];
+  uint32_t next_blocks[2];  // two words, or halves of the first: work on them would await them
   uint32_t next_members = 0;
 
   __device__ explicit StageList(const CakeVsaParams &params) : p(params), next_group(blockIdx.x) {
@@ -97,26 +104,25 @@ struct StageList {
   }
   __device__ void fetch() {
     if (next_group >= p.num_groups) return;
-    if (next_base == 0) next_count = __ldg(p.group_counts + next_group);
+    if (next_base == 0) next_count = load_ahead(p.group_counts + next_group);
     const uint32_t stages = p.group_stride / 2;
     const uint32_t at = next_group * stages + min(next_base / 2 + threadIdx.x % 32, stages - 1);
-    if (p.index_bytes == 4) {
-      const uint2 both = __ldg(static_cast<const uint2 *>(p.group_blocks) + at);
-      next_block[0] = both.x;
-      next_block[1] = both.y;
-    } else {
-      const uint32_t both = __ldg(static_cast<const uint32_t *>(p.group_blocks) + at);
-      next_block[0] = both & 0xFFFF;
-      next_block[1] = both >> 16;
-    }
+    const bool wide = p.index_bytes == 4;
+    const uint32_t *words = static_cast<const uint32_t *>(p.group_blocks) + (wide ? 2 * at : at);
+    next_blocks[0] = __ldg(words);
+    if (wide) next_blocks[1] = __ldg(words + 1);
     next_members = __ldg(reinterpret_cast<const uint16_t *>(p.group_members) + at);
   }
   __device__ void advance() {
-    if (next_base == 0) count = min(max(next_count, 0), static_cast<int>(p.group_stride));
+    if (next_base == 0) {
+      count = ptx::uniform(min(max(next_count, 0), static_cast<int>(p.group_stride)));
+    }
     const int entry = next_base + static_cast<int>(threadIdx.x % 32) * 2;
+    const bool wide = p.index_bytes == 4;
+    block[0] = wide ? next_blocks[0] : next_blocks[0] & 0xFFFF;
+    block[1] = wide ? next_blocks[1] : next_blocks[0] >> 16;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      block[half] = next_block[half];
       const bool listed = entry + half < count && block[half] < p.kv_blocks;
       members[half] = listed ? next_members >> 8 * half & slots : 0;
       tokens[half] = members[half] != 0 ? block_tokens<64>(p, block[half]) : 0;
