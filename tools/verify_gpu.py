@@ -106,8 +106,14 @@ def main() -> int:
             results[stage] = (False, "not run, the tool is missing", 0.0, command)
             continue
         start = time.monotonic()
-        # JAX would otherwise take most of the card's memory for itself.
-        variables = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        # JAX would otherwise take most of the card's memory for itself, and each of the matrix's
+        # processes all cores for a product of its reference.
+        threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
+        variables = os.environ | {
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+        }
         try:
             done = subprocess.run(
                 command, cwd=ROOT, text=True, capture_output=True, env=variables, check=False,
