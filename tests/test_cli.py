@@ -332,7 +332,7 @@ def test_demo_picks_the_supported_gpu_and_reports_a_wrong_result():
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
     assert "cuda:1" in done.stdout
-    assert "cake_vsa_sm90_group_r64_d128_bf16" in done.stdout
+    assert "cake_vsa_sm90_split_r64_d128_bf16" in done.stdout
     assert "WRONG: out of the bound" in done.stdout
 
 

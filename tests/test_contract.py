@@ -254,7 +254,7 @@ def test_supported_devices(fake_driver, capability):
     fake_driver.capability = capability
     with pytest.raises(ChecksPassed):
         plan(block_mask=random_mask(), device="cuda:1", head_dim=96, q_data_type=np.float16)
-    family = "sm90" if capability == (9, 0) else "portable"
+    family = "sm90_split" if capability == (9, 0) else "portable"
     assert fake_driver.loaded == (f"cake_vsa_{family}_r64_d96_fp16", capability)
 
 
@@ -311,7 +311,7 @@ def test_old_driver(fake_driver):
 def test_missing_cubin(fake_driver):
     fake_driver.store.missing = True
     with pytest.raises(
-        RuntimeError, match=r"no cubin has kernel cake_vsa_sm90_group_r64_d128_bf16"
+        RuntimeError, match=r"no cubin has kernel cake_vsa_sm90_split_r64_d128_bf16"
     ):
         plan(block_mask=random_mask())
 

@@ -31,7 +31,7 @@ def test_demo_on_the_simulator(arch):
     assert done.stderr == ""
     assert f"Running the kernel for {arch} on the simulator" in done.stdout
     assert f"simulated {arch}" in done.stdout
-    family = "sm90" if arch == "sm_90a" else "portable"
+    family = "sm90_split" if arch == "sm_90a" else "portable"
     assert f"cake_vsa_{family}_r64_d64_bf16" in done.stdout
     assert "within the bound" in done.stdout
     assert "\x1b" not in done.stdout

@@ -84,7 +84,7 @@ def test_the_kernel_is_the_one_of_the_architecture(rng, arch):
     problem = make_problem(rng, "mask", **SMALL)
     with sim.device(arch, schedule="random", seed=3) as device:
         plan = plan_of(problem, device)
-        family = "sm90" if arch == "sm_90a" else "portable"
+        family = "sm90_split" if arch == "sm_90a" else "portable"
         assert plan["route"] == f"cake_vsa_{family}_r64_d64_bf16"
         assert plan._call.kernel.module.ptx.target == arch
         check(problem, *run(plan, problem))

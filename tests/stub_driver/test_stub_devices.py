@@ -98,7 +98,7 @@ def test_ten_three_takes_its_own_of_two(tmp_path):
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "swapped"])
 def test_damaged_cubins_are_refused_before_the_driver_sees_them(tmp_path, damage):
     folder = write_store(tmp_path / "cubins", ("sm_90",))
-    path = folder / "vsa_sm90_r64_d128_bf16.sm_90a.cubin"
+    path = folder / "vsa_sm90_split_r64_d128_bf16.sm_90a.cubin"
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 0x10
@@ -108,7 +108,7 @@ def test_damaged_cubins_are_refused_before_the_driver_sees_them(tmp_path, damage
     elif damage == "missing":
         path.unlink()
     else:
-        path.write_bytes((folder / "vsa_sm90_r64_d96_bf16.sm_90a.cubin").read_bytes())
+        path.write_bytes((folder / "vsa_sm90_split_r64_d96_bf16.sm_90a.cubin").read_bytes())
     result = run_script(f"use_store({str(folder)!r})\nreport(failure(Problem().plan))")
     error = result.report
     assert error["type"] == "CubinError" and "ValueError" in error["bases"]

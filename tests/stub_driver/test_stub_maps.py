@@ -38,8 +38,7 @@ def test_rows_that_are_split_are_launched_in_clusters(q_heads, cluster, threads)
     result = run_script(
         f"""
         p = Problem(M=192, N=576, block=64, head_dim=128, q_heads={q_heads}, kv_heads=1)
-        with routes.only("sm90_split"):
-            plan = p.plan()
+        plan = p.plan()
         run(plan, *p.tensors(), out=p.tensors("out")[0])
         """
     )
@@ -72,7 +71,7 @@ def test_maps_of_every_variant(block, head_dim, dtype):
     launches = result.trace.named("cuLaunchKernelEx")
     panel = 64 if head_dim % 64 == 0 else 32
     row = 2 * head_dim
-    family = "sm90_group" if (block, head_dim) == (64, 128) else "sm90"
+    family = "sm90_split" if block == 64 else "sm90"
     for launch, addresses in zip(launches, result.report, strict=True):
         assert launch["kernel"].startswith(f"cake_vsa_{family}_r{block}_d{head_dim}_")
         assert [len(bytes.fromhex(text)) for text in launch["params"]] == [160, 128, 128, 128, 128]

@@ -13,6 +13,7 @@ PRELUDE = """
 import gc
 import numpy as np
 import cakert
+from cakert import routes
 from helpers.fake_tensor import FakeCai, FakeCuda
 from stub_child import (
     address_of, begin_capture, context_depth, driver_call, end_capture, fail, failure,
@@ -27,6 +28,9 @@ def expected_geometry(plan):
     return [kernel.threads, kernel.shared_bytes]
 """
 
+CLUSTER = 4  # CUlaunchAttributeID
+LISTS = ("row_blocks", "row_counts", "tile_order")
+GROUP_RECORD = ("group_rows", "group_blocks", "group_members", "group_counts")
 NO_ALLOCATION_NO_SYNC = {
     "cuMemAlloc", "cuMemFree", "cuMemAllocAsync", "cuMemFreeAsync", "cuCtxSynchronize",
     "cuStreamSynchronize", "cuStreamQuery", "cuEventSynchronize", "cuEventCreate",
@@ -74,23 +78,21 @@ def test_launch_of_every_variant(block, head_dim, dtype):
     addresses, memory, (threads, shared), route = result.report
     (launch,) = result.trace.after("run").named("cuLaunchKernelEx")
     assert launch["kernel"] == route
-    assert route.endswith(f"_r{block}_d{head_dim}_{'fp16' if dtype == 'float16' else 'bf16'}")
-    assert (launch["grid"], launch["block"]) == ([18, 1, 1], [threads, 1, 1])
-    assert (launch["shared"], launch["attributes"], launch["stream"]) == (shared, [], 0)
+    family, cluster = ("sm90_split", 2) if block == 64 else ("sm90", 1)
+    short = "fp16" if dtype == "float16" else "bf16"
+    assert route == f"cake_vsa_{family}_r{block}_d{head_dim}_{short}"
+    assert (launch["grid"], launch["block"]) == ([18 * cluster, 1, 1], [threads, 1, 1])
+    assert launch["attributes"] == ([[CLUSTER, cluster, 1, 1]] if cluster > 1 else [])
+    assert (launch["shared"], launch["stream"]) == (shared, 0)
     assert not launch["cold"]
     params = launch_params(launch)
     expected = dict(zip(("q", "k", "v", "out", "lse"), addresses, strict=True))
-    lists = ("row_blocks", "row_counts", "tile_order")
-    record = ("group_rows", "group_blocks", "group_members", "group_counts")
-    grouped = (block, head_dim) == (64, 128)
-    assert set(memory) - {"kv_block_lens"} == set(record if grouped else lists)
-    expected |= {name: memory.get(name, 0) for name in (*lists, *record)}
+    assert set(memory) - {"kv_block_lens"} == set(LISTS)
+    expected |= {name: memory.get(name, 0) for name in (*LISTS, *GROUP_RECORD)}
     expected["tile_order"] = 0  # all rows run at once
     expected |= {
         "kv_block_lens": memory["kv_block_lens"] if block == 64 else 0,
-        "version": 1, "index_bytes": 2, "row_stride": 0 if grouped else 9,
-        # A row a group, for there are SMs enough.
-        "group_stride": 10 if grouped else 0, "num_groups": 18 if grouped else 0,
+        "version": 1, "index_bytes": 2, "row_stride": 9, "group_stride": 0, "num_groups": 0,
         "num_rows": 18, "q_tokens": 3 * block, "kv_tokens": 9 * block,
         "q_blocks": 3, "kv_blocks": 9, "num_qo_heads": 6, "num_kv_heads": 3,
         "sm_scale": np.float32(-0.25), "reserved": 0,
@@ -98,6 +100,31 @@ def test_launch_of_every_variant(block, head_dim, dtype):
     assert set(expected) == set(PARAMS.names)
     for name, value in expected.items():
         assert params[name] == value, (name, params[name], value)
+
+
+def test_launch_of_groups():
+    result = run_script(
+        """
+        p = Problem(M=192, N=576, block=64, head_dim=128, q_heads=6, kv_heads=3)
+        mask = p.mask()
+        with routes.only("sm90_group"):
+            plan = p.plan(block_mask=mask)
+        run(plan, *p.tensors(), out=p.tensors("out")[0])
+        assert rows_held(plan) == [np.flatnonzero(row).tolist() for row in mask.reshape(18, p.nb)]
+        report([{name: w.pointer for name, w in plan["workspace"].items()},
+                expected_geometry(plan)])
+        """
+    )
+    memory, (threads, shared) = result.report
+    (launch,) = result.trace.named("cuLaunchKernelEx")
+    assert launch["kernel"] == "cake_vsa_sm90_group_r64_d128_bf16"
+    assert (launch["grid"], launch["block"]) == ([9, 1, 1], [threads, 1, 1])
+    assert (launch["shared"], launch["attributes"]) == (shared, [])
+    assert set(memory) == set(GROUP_RECORD)
+    params = launch_params(launch)
+    for name in (*LISTS, *GROUP_RECORD):
+        assert params[name] == memory.get(name, 0), name
+    assert (params["row_stride"], params["group_stride"], params["num_groups"]) == (0, 10, 9)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +150,14 @@ def test_the_scale_is_packed_as_given(given, packed):
     assert launch_params(launch)["lse"] == 0
 
 
-@pytest.mark.parametrize("head_dim", [96, 128])
-def test_q2k_lists_are_packed_with_their_own_width(head_dim):
+@pytest.mark.parametrize(("family", "strides"), [("sm90_split", (3, 0)), ("sm90_group", (0, 8))])
+def test_q2k_lists_are_packed_with_their_own_width(family, strides):
     result = run_script(
         f"""
-        p = Problem(head_dim={head_dim}, N=512)
+        p = Problem(head_dim=128, N=512)
         indices, counts = p.q2k(topk=3)
-        plan = p.plan(q2k_indices=FakeCuda(indices), q2k_num=FakeCuda(counts))
+        with routes.only({family!r}):
+            plan = p.plan(q2k_indices=FakeCuda(indices), q2k_num=FakeCuda(counts))
         run(plan, *p.tensors(), out=p.tensors("out")[0])
         rows = zip(indices.reshape(-1, 3), counts.ravel(), strict=True)
         assert rows_held(plan) == [np.sort(row[:count]).tolist() for row, count in rows]
@@ -138,7 +166,6 @@ def test_q2k_lists_are_packed_with_their_own_width(head_dim):
     )
     (launch,) = result.trace.named("cuLaunchKernelEx")
     params = launch_params(launch)
-    strides = (0, 4) if head_dim == 128 else (3, 0)
     assert (params["row_stride"], params["group_stride"]) == strides
     assert (params["index_bytes"], params["kv_block_lens"]) == (2, 0)
     assert result.report == [4, 4]
