@@ -5,6 +5,13 @@
 
 namespace cake {
 
+// What all lanes read alike, and later. From an address that is the same for all of them the assembler
+// moves it to a uniform register at once, and so awaits it: it does not know that y is 0.
+template <class Word>
+__device__ __forceinline__ Word load_ahead(const Word *from) {
+  return __ldg(from + threadIdx.y);
+}
+
 struct RowId {
   uint32_t row;      // head * q_blocks + q_block
   uint32_t head;

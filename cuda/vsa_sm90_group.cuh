@@ -77,13 +77,6 @@ struct GroupRing {
   }
 };
 
-// What all lanes read alike, and later. From an address that is the same for all of them the assembler
-// moves it to a uniform register at once, and so awaits it: it does not know that y is 0.
-template <class Word>
-__device__ __forceinline__ Word load_ahead(const Word *from) {
-  return __ldg(from + threadIdx.y);
-}
-
 // The stages of the groups that a CTA works on, 32 at a time, one a lane; the next 32 are fetched
 // ahead. Every warp of the CTA walks them alike.
 struct StageList {

@@ -2,6 +2,9 @@
 #pragma once
 #include <stdint.h>
 
+#include <type_traits>
+
+#include "ptx/wgmma.cuh"
 #include "vsa_params.h"
 #include "vsa_rows.cuh"
 #include "vsa_sm90_warpgroup.cuh"
@@ -97,6 +100,77 @@ struct Walk {
       if (tokens > 0) return true;
     }
     return false;
+  }
+};
+
+// The rows of a CTA to its consumers, each list walked entry by entry.
+template <int kBlock>
+struct ListedRows {
+  const CakeVsaParams &p;
+  __device__ explicit ListedRows(const CakeVsaParams &params) : p(params) {}
+  __device__ uint32_t row(uint32_t item) const { return row_of_item(p, item); }
+  __device__ Walk<kBlock> walk(uint32_t row) const { return {p, row}; }
+  __device__ void turn() {}
+};
+
+// The same where no block is short: of a row its consumers need but the number of blocks with keys.
+// That of the next row is counted while this one is computed, and no step has anything to load.
+struct CountedRows {
+  struct Counted {
+    int left;
+    static constexpr int tokens = 128;
+    __device__ bool next() { return left-- > 0; }
+  };
+  const CakeVsaParams &p;
+  uint32_t row_at_hand;   // at first, and after turn(), the one that row() gives
+  uint32_t row_behind;    // the row after it
+  int count = 0;          // of its list's entries
+  uint32_t narrow = 0, wide = 0;  // this lane's entry of 2 or 4 bytes: one register would await it
+  int length = 0;
+
+  __device__ explicit CountedRows(const CakeVsaParams &params)
+      : p(params), row_at_hand(ptx::uniform(read_row(blockIdx.x))),
+        row_behind(read_row(blockIdx.x + gridDim.x)) {
+    read();
+    turn();
+  }
+  __device__ uint32_t read_row(uint32_t item) const {
+    if (item >= p.num_rows) return CAKE_VSA_NO_ROW;
+    return p.tile_order != nullptr ? load_ahead(p.tile_order + item) : item;
+  }
+  // What turn() counts, read ahead.
+  __device__ void read() {
+    if (row_at_hand >= p.num_rows) return;
+    count = load_ahead(p.row_counts + row_at_hand);
+    const uint32_t at = row_at_hand * p.row_stride + min(threadIdx.x % 32, p.row_stride - 1);
+    if (p.index_bytes == 4) {
+      wide = __ldg(static_cast<const uint32_t *>(p.row_blocks) + at);
+    } else {
+      narrow = __ldg(static_cast<const uint16_t *>(p.row_blocks) + at);
+    }
+  }
+  // Once for each item of the CTA; from here on the next row is read.
+  __device__ uint32_t row(uint32_t item) {
+    const uint32_t mine = row_at_hand;
+    row_at_hand = ptx::uniform(row_behind);
+    row_behind = read_row(item + 2 * gridDim.x);
+    read();
+    return mine;
+  }
+  __device__ Counted walk(uint32_t) const { return {length}; }
+  // Counts the blocks of the row that comes next, after the walk.
+  __device__ void turn() {
+    length = 0;
+    if (row_at_hand >= p.num_rows) return;
+    const int lane = threadIdx.x % 32;
+    const int listed = ptx::uniform(min(max(count, 0), static_cast<int>(p.row_stride)));
+    uint32_t block = p.index_bytes == 4 ? wide : narrow;
+#pragma unroll 1
+    for (int base = 0; base < listed; base += 32) {
+      if (base != 0) block = row_block(p, row_at_hand, min(base + lane, listed - 1));
+      length += __popc(__ballot_sync(0xFFFFFFFFu, base + lane < listed && block < p.kv_blocks));
+    }
+    length = ptx::uniform(length);
   }
 };
 
