@@ -88,6 +88,7 @@ PACKAGES = [
     "cakert",
     "cakert.cli",
     "cakert.cubins",
+    "cakert.inspect",
     "cakert.runtime",
     "cakert.sim",
     "cakert.sim.copies",

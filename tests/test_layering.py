@@ -26,6 +26,7 @@ LAYERS = [
     ["cakert.routes"],
     ["cakert.reference"],
     ["cakert.arrays"],
+    ["cakert.inspect"],
     ["cakert.cubins"],
     ["cakert.sim"],
     ["cakert.runtime"],

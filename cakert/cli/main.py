@@ -12,7 +12,7 @@ from pathlib import Path
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     from cakert import __version__
-    from cakert.cli import demo, info
+    from cakert.cli import demo, info, inspect
 
     parser = argparse.ArgumentParser(
         prog="cakert",
@@ -22,6 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
     demo.add_parser(commands)
     info.add_parser(commands)
+    inspect.add_parser(commands)
     return parser
 
 

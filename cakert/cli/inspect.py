@@ -1,0 +1,212 @@
+"""`cakert inspect`: what is in a cubin, a fatbin or a host file, and what changed between two."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from cakert.cli.console import make_console, make_table
+from cakert.inspect import (
+    Comparison,
+    ConstantBank,
+    CubinRecord,
+    FatbinEntry,
+    Inspection,
+    KernelRecord,
+    as_json,
+    compare,
+    comparison_as_json,
+    inspect_file,
+)
+
+_EPILOG = """examples:
+  cakert inspect kernel.cubin            a table of its kernels
+  cakert inspect libmine.so --json       every cubin and PTX that it embeds
+  cakert inspect old.cubin new.cubin --diff
+
+exit status: 0 well, 1 a file is unreadable or malformed, 2 wrong usage"""
+
+_KERNEL_COLUMNS = ["kernel", "registers", "shared", "stack", "local", "barriers", "threads",
+                   "cluster", "parameters", "constant", "relocations", "code"]  # fmt: skip
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = commands.add_parser(
+        "inspect",
+        help="kernels and resources of cubins, fatbins, and host files that embed them",
+        description="Reads cubins, fatbins and host ELF files (objects, libraries, programs) that "
+        "embed them. Needs no toolkit, driver or GPU. Sizes are bytes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file to read")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/cubin-tool.md)")
+    parser.add_argument(
+        "--diff", action="store_true", help="compare two files: what changed in which kernel"
+    )
+    parser.set_defaults(run=run, usage_error=parser.error)
+
+
+def _text(value: Any) -> str:
+    """A value in a cell: "128x1x1" for dimensions, "" where the file does not say."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return str(value)
+
+
+def _banks(banks: tuple[ConstantBank, ...]) -> str:
+    return ", ".join(f"[{bank.bank}] {bank.size}" for bank in banks)
+
+
+def _kernel_row(kernel: KernelRecord) -> list[object]:
+    threads = _text(kernel.required_threads)
+    if not threads and kernel.max_threads is not None:
+        threads = f"<= {_text(kernel.max_threads)}"
+    cluster = _text(kernel.cluster)
+    if not cluster and kernel.max_cluster is not None:
+        cluster = f"<= {kernel.max_cluster}"
+    parameters = f"{len(kernel.parameters)}: {_text(kernel.parameter_bytes)}"
+    return [
+        kernel.demangled or kernel.name,
+        _text(kernel.registers),
+        kernel.shared_bytes,
+        _text(kernel.stack_bytes),
+        kernel.local_bytes,
+        kernel.barriers,
+        threads,
+        cluster,
+        parameters if kernel.parameters else "none",
+        _banks(kernel.constant_banks),
+        kernel.relocations,
+        kernel.code_bytes,
+    ]
+
+
+def _cubin_title(cubin: CubinRecord) -> str:
+    target = cubin.target
+    if target == "unknown":
+        target = f"unknown target (e_flags {cubin.flags:#010x})"
+    parts = [f"cubin for {target}", f"{cubin.size} bytes", f"ABI {cubin.abi_version}"]
+    if cubin.toolkit != "unknown":
+        parts.append(cubin.toolkit)
+    if cubin.relocatable:
+        parts.append("to be linked")
+    if cubin.global_bytes:
+        parts.append(f"{cubin.global_bytes} bytes of global variables")
+    if cubin.constant_banks:
+        parts.append(f"shared constant banks {_banks(cubin.constant_banks)}")
+    return ", ".join(parts)
+
+
+def _cubin_table(title: str, cubin: CubinRecord) -> Table:
+    rows = [_kernel_row(kernel) for kernel in cubin.kernels]
+    return make_table(f"{title}{_cubin_title(cubin)}", _KERNEL_COLUMNS, rows)
+
+
+def _entry_row(place: str, entry: FatbinEntry) -> list[object]:
+    kernels: tuple[str, ...] = ()
+    target = ""
+    if entry.cubin is not None:
+        kernels, target = tuple(kernel.name for kernel in entry.cubin.kernels), entry.cubin.target
+    elif entry.ptx is not None:
+        kernels, target = entry.ptx.kernels, f"{entry.ptx.target} (PTX {entry.ptx.version})"
+    return [place, entry.kind, entry.arch, target, entry.compression, entry.stored_size, entry.size,
+            len(kernels), entry.file_name]  # fmt: skip
+
+
+def show_file(file: Inspection) -> None:
+    """Print tables: for a container its images first, then the kernels of each cubin."""
+    console = make_console()
+    if file.cubin is not None:
+        console.print(_cubin_table(f"{file.name}: ", file.cubin))
+        return
+    rows = []
+    for number, fatbin in enumerate(file.fatbins, 1):
+        place = f"{number}: {fatbin.section or 'fatbin'} at {fatbin.offset}"
+        rows += [_entry_row(place, entry) for entry in fatbin.entries]
+    kind = "fatbin" if file.kind == "fatbin" else "host file with fatbins"
+    columns = ["fatbin", "kind", "arch", "target", "compression", "stored", "size", "kernels",
+               "source"]  # fmt: skip
+    console.print(make_table(f"{file.name}: {kind}, {file.size} bytes", columns, rows))
+    for number, fatbin in enumerate(file.fatbins, 1):
+        for entry in fatbin.entries:
+            if entry.cubin is not None:
+                console.print(_cubin_table(f"fatbin {number}, ", entry.cubin))
+
+
+def _change_text(value: Any) -> str:
+    """One side of a changed field; parameters and banks as "offset+size" and "[bank] size"."""
+    if isinstance(value, tuple) and value and isinstance(value[0], dict):
+        if "offset" in value[0]:
+            return ", ".join(f"{item['offset']}+{item['size']}" for item in value)
+        return ", ".join(f"[{item['bank']}] {item['size']}" for item in value)
+    return _text(value) or "none"
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print one row a changed field, then how many kernels did not change."""
+    rows: list[list[object]] = []
+    same = 0
+    for change in comparison.changes:
+        kernel = change.demangled or change.kernel
+        if change.status == "same":
+            same += 1
+        elif change.status != "changed":
+            rows.append([kernel, change.target, change.status, "", ""])
+        for field, (before, after) in change.fields.items():
+            sides = [_change_text(before), _change_text(after)]
+            rows.append([kernel, change.target, field, *sides])
+    console = make_console()
+    title = f"{comparison.before} -> {comparison.after}"
+    if rows:
+        columns = ["kernel", "target", "what", "before", "after"]
+        console.print(make_table(title, columns, rows))
+    console.print(f"{same} of {len(comparison.changes)} kernels did not change", markup=False)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    # As plain text and not through rich: nothing may be wrapped.
+    print(json.dumps(document, indent=2))
+
+
+def _read(path: Path) -> Inspection | None:
+    """What is in the file; None where it cannot be read, after one line on stderr.
+
+    One bad file does not keep the others from being shown, so this is not left to `main`.
+    """
+    try:
+        return inspect_file(path)
+    except (ImportError, MemoryError, OSError, ValueError) as problem:
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        print(f"cakert: error: {reason}", file=sys.stderr)
+        return None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Entry of the sub-command."""
+    if args.diff and len(args.files) != 2:
+        args.usage_error(f"argument --diff: expected two files, got {len(args.files)}")
+    files = [file for file in map(_read, args.files) if file is not None]
+    status = 0 if len(files) == len(args.files) else 1
+    if args.diff and status == 0:
+        comparison = compare(*files)
+        if args.json:
+            _print_json(comparison_as_json(comparison))
+        else:
+            show_comparison(comparison)
+    elif args.diff:
+        pass  # there is nothing to compare, and the reason stands on stderr
+    elif args.json:
+        _print_json(as_json(files))
+    else:
+        for file in files:
+            show_file(file)
+    return status
