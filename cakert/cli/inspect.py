@@ -177,6 +177,10 @@ def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, indent=2))
 
 
+def _print_comparison_json(comparison: Comparison) -> None:
+    _print_json(comparison_as_json(comparison))
+
+
 def _read(path: Path) -> Inspection | None:
     """What is in the file; None where it cannot be read, after one line on stderr.
 
@@ -196,14 +200,10 @@ def run(args: argparse.Namespace) -> int:
         args.usage_error(f"argument --diff: expected two files, got {len(args.files)}")
     files = [file for file in map(_read, args.files) if file is not None]
     status = 0 if len(files) == len(args.files) else 1
-    if args.diff and status == 0:
-        comparison = compare(*files)
-        if args.json:
-            _print_json(comparison_as_json(comparison))
-        else:
-            show_comparison(comparison)
-    elif args.diff:
-        pass  # there is nothing to compare, and the reason stands on stderr
+    if args.diff:
+        if status == 0:
+            show = _print_comparison_json if args.json else show_comparison
+            show(compare(*files))
     elif args.json:
         _print_json(as_json(files))
     else:

@@ -1,7 +1,7 @@
 """Bytes of one cubin -> `CubinRecord`.
 
-Layout relied upon, besides that of `cakert.inspect.nvinfo`, and compared with cuobjdump and nvdisasm
-in tests/inspect/test_agreement.py: an entry point is a function symbol with bit 4 of st_other set
+Layout relied upon, besides that of `cakert.inspect.nvinfo`, compared with cuobjdump and nvdisasm in
+tests/inspect/test_agreement.py: an entry point is a function symbol with bit 4 of st_other set
 (nvdisasm: STO_CUDA_ENTRY), its code the section ``.text.<kernel>``. ``.nv.shared.<kernel>``,
 ``.nv.local.<kernel>`` and ``.nv.constant<bank>.<kernel>`` belong to it; without a kernel's name
 they belong to the module.
@@ -95,7 +95,8 @@ def _read_functions(data: bytes, section: Section | None) -> dict[int, _Function
             elif attribute.code == nvinfo.FRAME_SIZE:
                 functions[symbol].frame_bytes = value
             else:
-                functions[symbol].stack_bytes = value
+                unknown = value == nvinfo.UNKNOWN_STACK
+                functions[symbol].stack_bytes = None if unknown else value
     return functions
 
 

@@ -22,7 +22,7 @@ MAX_THREADS = 0x05  # three words: x, y, z
 PARAM_CBANK = 0x0A  # symbol of the bank; 16 bits offset, 16 bits size
 REQNTID = 0x10  # three words
 FRAME_SIZE = 0x11  # symbol, bytes
-MIN_STACK_SIZE = 0x12  # symbol, bytes
+MIN_STACK_SIZE = 0x12  # symbol, bytes; all bits set where nvlink cannot tell (cuobjdump: UNKNOWN)
 KPARAM_INFO = 0x17  # index; 16 bits ordinal, 16 bits offset; size in bits 18-31 of the last word
 CBANK_PARAM_SIZE = 0x19  # 16 bits
 MAXREG_COUNT = 0x1B  # 16 bits
@@ -32,6 +32,8 @@ MAX_CLUSTER_RANK = 0x3F  # one word
 KPARAM_INFO_V2 = 0x45  # index; 16 bits ordinal, 16 bits offset; 32 bits size (blocks over 4 KiB)
 NUM_BARRIERS = 0x4C  # 8 bits
 TCGEN05_1CTA_USED, TCGEN05_2CTA_USED = 0x51, 0x52  # no value
+
+UNKNOWN_STACK = 0xFFFFFFFF
 
 _NAMES = {
     MAX_THREADS: "EIATTR_MAX_THREADS",

@@ -43,8 +43,9 @@ class KernelRecord:
     shared_bytes
         Static shared memory, with the 1024 bytes that ptxas reserves from sm_90 on.
     local_bytes, frame_bytes, stack_bytes
-        Section of local memory; stack of the kernel alone; stack with what it calls, as far as
-        ptxas or nvlink knew that (recursion and calls by pointer are not in it).
+        Section of local memory; stack of the kernel alone; stack with what it calls. The last is
+        None where nvlink could not tell (recursion, calls by pointer) and in code to be linked;
+        ptxas by itself records a recursive kernel's own stack there.
     barriers
         Named barriers, the one of ``__syncthreads`` included.
     max_threads, required_threads
