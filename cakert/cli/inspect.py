@@ -62,6 +62,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _printable(text: str) -> str:
+    """Text of a file as one line that cannot steer a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _banks(banks: tuple[ConstantBank, ...]) -> str:
     return ", ".join(f"[{bank.bank}] {bank.size}" for bank in banks)
 
@@ -75,7 +80,7 @@ def _kernel_row(kernel: KernelRecord) -> list[object]:
         cluster = f"<= {kernel.max_cluster}"
     parameters = f"{len(kernel.parameters)}: {_text(kernel.parameter_bytes)}"
     return [
-        kernel.demangled or kernel.name,
+        _printable(kernel.demangled or kernel.name),
         _text(kernel.registers),
         kernel.shared_bytes,
         _text(kernel.stack_bytes),
@@ -96,7 +101,7 @@ def _cubin_title(cubin: CubinRecord) -> str:
         target = f"unknown target (e_flags {cubin.flags:#010x})"
     parts = [f"cubin for {target}", f"{cubin.size} bytes", f"ABI {cubin.abi_version}"]
     if cubin.toolkit != "unknown":
-        parts.append(cubin.toolkit)
+        parts.append(_printable(cubin.toolkit))
     if cubin.relocatable:
         parts.append("to be linked")
     if cubin.global_bytes:
@@ -119,7 +124,7 @@ def _entry_row(place: str, entry: FatbinEntry) -> list[object]:
     elif entry.ptx is not None:
         kernels, target = entry.ptx.kernels, f"{entry.ptx.target} (PTX {entry.ptx.version})"
     return [place, entry.kind, entry.arch, target, entry.compression, entry.stored_size, entry.size,
-            len(kernels), entry.file_name]  # fmt: skip
+            len(kernels), _printable(entry.file_name)]  # fmt: skip
 
 
 def show_file(file: Inspection) -> None:
@@ -156,7 +161,7 @@ def show_comparison(comparison: Comparison) -> None:
     rows: list[list[object]] = []
     same = 0
     for change in comparison.changes:
-        kernel = change.demangled or change.kernel
+        kernel = _printable(change.demangled or change.kernel)
         if change.status == "same":
             same += 1
         elif change.status != "changed":
