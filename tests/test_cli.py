@@ -66,8 +66,8 @@ def test_version_and_help():
     assert (done.returncode, done.stdout) == (0, f"cakert {cakert.__version__}\n")
     done = command("--help")
     assert done.returncode == 0
-    assert "demo" in done.stdout
-    assert "info" in done.stdout
+    for name in ("demo", "info", "inspect"):
+        assert name in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [(), ("fly",), ("info", "--fast"), ("demo", "extra")])
