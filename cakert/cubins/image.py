@@ -3,9 +3,13 @@
 `check_image` proves that every table of the ELF file lies inside it (cakert/cubins/elf.py) before
 pyelftools or the driver follows an offset. `describe_image` reads target, kernels and toolkit.
 
-Layout relied upon (ptxas 13.0): EI_OSABI 0x41, architecture in bits 8-15 of e_flags. The suffix of
-the target is not there (sm_90 and sm_90a have equal flags), it stands in the command line that
-ptxas records in ``.note.nv.tkinfo``.
+Layout relied upon (ptxas 13.0; 12.8 for sm_100 and later): EI_OSABI 0x41, architecture in bits 8-15
+of e_flags. The suffix of the target is not there (sm_90 and sm_90a have equal flags), it stands in
+the command line that ptxas records in ``.note.nv.tkinfo``.
+
+ABI 7 (ptxas 12.8 and 12.9 for sm_90a and before; compared with cuobjdump): EI_OSABI 0x33,
+architecture in bits 0-7, that of the PTX in bits 16-23, bit 11 for the suffix "a", and ten times
+the toolkit's release in e_version. There is no note.
 """
 
 from __future__ import annotations
@@ -25,9 +29,14 @@ from cakert.cubins.elf import Section, check_tables, failure, read_sections
 _SHT_NOTE = 7
 _EM_CUDA = 190
 _OSABI_CUDA_13 = 0x41
+_OSABI_CUDA_12, _ABI_7 = 0x33, 7
+_ABI_7_SUFFIX_A = 1 << 11
 
 # Numbers that bits 8-15 of e_flags may hold (architectures that toolkit 13.0 assembles for).
 _KNOWN_ARCHITECTURES = frozenset({75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121})
+
+# Likewise of toolkit 12.9, in ABI 7.
+_ABI_7_ARCHITECTURES = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90})
 
 _TKINFO_TYPE = 2000
 _TKINFO_HEADER = struct.Struct("<6I")  # version, then offsets of object, tool, version, build, args
@@ -39,14 +48,14 @@ class ImageInfo(NamedTuple):
     Attributes
     ----------
     target
-        Architecture with its suffix ("sm_90a") where ``.note.nv.tkinfo`` names it; the bare
-        architecture where only e_flags does; "unknown" where the flags hold no known number or
-        contradict the note.
+        Architecture with its suffix ("sm_90a") where ``.note.nv.tkinfo`` or, in ABI 7, e_flags name
+        it; the bare architecture where the note is missing; "unknown" where e_flags contradict the
+        note, or hold no known number and there is no note.
     kernels
         Entry points, in file order.
     toolkit
-        Assembler as it names itself ("Cuda compilation tools, release 13.0, V13.0.88"), or
-        "unknown".
+        Assembler as it names itself ("Cuda compilation tools, release 13.0, V13.0.88"); in ABI 7
+        "release 12.8"; else "unknown".
     flags
         Raw e_flags.
     """
@@ -143,17 +152,28 @@ def describe_image(data: bytes, name: str = "cubin") -> ImageInfo:
         if section.startswith(".text.")
         and f".nv.constant0.{section.removeprefix('.text.')}" in present
     )
+    if data[7] == _OSABI_CUDA_12 and data[8] == _ABI_7:
+        # From the bytes: pyelftools gives e_version as a name where it has one.
+        release, tenth = divmod(int.from_bytes(data[20:24], "little"), 10)
+        return ImageInfo(_target_abi_7(flags), kernels, f"release {release}.{tenth}", flags)
     toolkit, arguments = note or ("unknown", "")
     return ImageInfo(_target(data[7], flags, arguments), kernels, toolkit or "unknown", flags)
 
 
 def _target(osabi: int, flags: int, arguments: str) -> str:
     architecture = flags >> 8 & 0xFF
-    if osabi != _OSABI_CUDA_13 or architecture not in _KNOWN_ARCHITECTURES:
+    if osabi != _OSABI_CUDA_13:
         return "unknown"
     # The last -arch counts, as for ptxas itself.
     named = re.findall(r"-arch[ =](sm_(\d+)[af]?)(?=\s|$)", arguments)
     if not named:
-        return f"sm_{architecture}"
+        return f"sm_{architecture}" if architecture in _KNOWN_ARCHITECTURES else "unknown"
     target, number = named[-1]
     return target if int(number) == architecture else "unknown"
+
+
+def _target_abi_7(flags: int) -> str:
+    architecture = flags & 0xFF
+    if architecture not in _ABI_7_ARCHITECTURES:
+        return "unknown"
+    return f"sm_{architecture}{'a' if flags & _ABI_7_SUFFIX_A else ''}"

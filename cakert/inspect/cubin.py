@@ -2,7 +2,9 @@
 
 Layout relied upon, besides that of `cakert.inspect.nvinfo`, compared with cuobjdump and nvdisasm in
 tests/inspect/test_agreement.py: an entry point is a function symbol with bit 4 of st_other set
-(nvdisasm: STO_CUDA_ENTRY), its code the section ``.text.<kernel>``. ``.nv.shared.<kernel>``,
+(nvdisasm: STO_CUDA_ENTRY), its code the section ``.text.<kernel>``, whose sh_info has the registers
+in bits 24-31 (before sm_90) and whose sh_flags have the barriers in bits 20-26 (ABI 7; nvdisasm:
+SHF_BARRIERS) where no attribute names them. ``.nv.shared.<kernel>``,
 ``.nv.local.<kernel>`` and ``.nv.constant<bank>.<kernel>`` belong to it; without a kernel's name
 they belong to the module.
 """

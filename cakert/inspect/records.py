@@ -41,7 +41,7 @@ class KernelRecord:
     registers, max_registers
         Registers a thread, and the limit that the compiler was given (255: none).
     shared_bytes
-        Static shared memory, with the 1024 bytes that ptxas reserves from sm_90 on.
+        Static shared memory; from sm_90 on with 1024 reserved bytes where ptxas put them in.
     local_bytes, frame_bytes, stack_bytes
         Section of local memory; stack of the kernel alone; stack with what it calls. The last is
         None where nvlink could not tell (recursion, calls by pointer) and in code to be linked;

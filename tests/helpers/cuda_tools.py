@@ -98,14 +98,24 @@ _SECTION = re.compile(
 )
 
 
+def read_header(line: str) -> dict[str, str]:
+    """The fields of a cubin's first line; those of ABI 7 in the names and spelling of ABI 8."""
+    fields = dict(re.findall(r"(\w+) ?= ?([^,\s]+)", line))
+    if line.startswith("64bit elf:"):
+        fields["ABI"] = fields.pop("abi")
+        fields["type"] = {"1": "ET_REL", "2": "ET_EXEC"}[fields["type"]]
+        fields["toolkit"] = f"{fields['toolkit'][:-1]}.{fields['toolkit'][-1]}"
+    return fields
+
+
 def cuobjdump_images(path: Path) -> list[Image]:
     """Every cubin of a file in order, from the text of ``-elf`` and ``-res-usage``."""
     tool = find("cuobjdump")
     images = []
     section = attribute = ""
     for line in output(tool, "-all", "-elf", path).splitlines():
-        if line.startswith("64-bit ELF:"):
-            images.append(Image(dict(re.findall(r"(\w+)=([^,\s]+)", line))))
+        if line.startswith(("64-bit ELF:", "64bit elf:")):
+            images.append(Image(read_header(line)))
         elif images and (found := _SECTION.match(line)):
             _, size, entry, info, name = found.groups()
             images[-1].sections[name] = (int(size, 16), int(entry, 16), int(info, 16))

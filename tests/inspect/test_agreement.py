@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from helpers import cuda_tools
@@ -25,6 +26,7 @@ pytestmark = [
     for tool in ("cuobjdump", "nvdisasm")
 ]
 
+DATA = Path(__file__).with_name("data")
 EMPTY = (None, 0, "", (), [], False)
 
 
@@ -171,6 +173,25 @@ def test_shipped_cubins():
     assert tally.compared["name"] >= 56
     for field in ("registers", "shared_bytes", "parameters", "parameter_base", "code_bytes"):
         assert tally.filled[field] >= 56, field
+
+
+def test_cubins_of_abi_7():
+    """Barriers are not compared: cuobjdump prints none in ABI 7; nvdisasm does."""
+    tally = Tally()
+    for path in sorted(DATA.glob("abi7_*.cubin")):
+        (cubin,) = cubins_of(path)
+        (image,) = cuda_tools.cuobjdump_images(path)
+        text = output(find("nvdisasm"), path)
+        barriers = re.findall(r"SHF_BARRIERS=(\d+)", text)
+        assert [kernel["barriers"] for kernel in cubin["kernels"]] == [*map(int, barriers)]
+        assert len(barriers) == 2
+        for kernel in cubin["kernels"]:
+            kernel["barriers"] = 0
+        compare_cubin(tally, path.name, cubin, image)
+    assert_every_field_was_compared(tally)
+    assert tally.compared["name"] == 6
+    for field in ("registers", "shared_bytes", "stack_bytes", "max_threads", "parameters"):
+        assert tally.filled[field] == 6, field
 
 
 def test_shipped_cubins_with_nvdisasm():

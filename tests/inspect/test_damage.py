@@ -47,6 +47,7 @@ def bases() -> dict[str, bytes]:
     plain = fatbin(entry("elf", single), entry("elf", cubins["sm_80"], method="lz4"))
     return {
         "single": single,
+        "ABI 7": (DATA / "abi7_sm_80.cubin").read_bytes(),
         **cubins,
         "zstd": packed,
         "plain and lz4": plain,

@@ -203,6 +203,40 @@ def test_unknown_target_keeps_the_raw_flags(cubin):
     assert found.kernels == inspect_bytes(cubin, "x").cubin.kernels
 
 
+def test_unknown_number_is_known_where_note_and_flags_agree(cubin):
+    """A target that came after this package: sm_107a."""
+    path = store().root / "vsa_portable_r64_d64_bf16.sm_100a.cubin"
+    changed = path.read_bytes().replace(b"-arch sm_100a", b"-arch sm_107a")
+    flags = struct.unpack_from("<I", changed, 48)[0]
+    assert inspect_bytes(changed, "x").cubin.target == "unknown"  # the flags still say 100
+    changed = patched(changed, 48, "<I", flags & ~0xFF00 | 107 << 8)
+    assert inspect_bytes(changed, "x").cubin.target == "sm_107a"
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90a"])
+def test_cubins_of_abi_7(target):
+    data = (DATA / f"abi7_{target}.cubin").read_bytes()
+    found = inspect_bytes(data, "x").cubin
+    assert (found.target, found.toolkit, found.abi_version) == (target, "release 12.8", 7)
+    for kernel, real in zip(found.kernels, (8, 4), strict=True):
+        assert kernel.demangled.startswith(f"void old::scale<{'double' if real == 8 else 'float'}>")
+        assert kernel.shared_bytes == 64 * real + (1024 if target == "sm_90a" else 0)
+        assert (kernel.stack_bytes, kernel.barriers) == (32 * real, 1)
+        assert kernel.max_threads == (192, 1, 1)
+    flags = struct.unpack_from("<I", data, 48)[0]
+    unknown = inspect_bytes(patched(data, 48, "<I", flags & ~0xFF | 0xEE), "x").cubin
+    assert unknown.target == "unknown"
+
+
+def test_registers_without_their_attribute():
+    """Before sm_90 the section header has them too; later nothing else does, and it is said."""
+    for target, expected in (("sm_80", (32, 33)), ("sm_90a", (None, None))):
+        data = (DATA / f"abi7_{target}.cubin").read_bytes()
+        changed = data.replace(b"\x04\x2f\x08\x00", b"\x04\xfe\x08\x00")
+        kernels = inspect_bytes(changed, "x").cubin.kernels
+        assert tuple(kernel.registers for kernel in kernels) == expected
+
+
 # --- no usable file (F33) -------------------------------------------------------------------------
 
 
