@@ -7,7 +7,7 @@ Layout relied upon (ptxas 13.0; 12.8 for sm_100 and later): EI_OSABI 0x41, archi
 of e_flags. The suffix of the target is not there (sm_90 and sm_90a have equal flags), it stands in
 the command line that ptxas records in ``.note.nv.tkinfo``.
 
-ABI 7 (ptxas 12.8 and 12.9 for sm_90a and before; compared with cuobjdump): EI_OSABI 0x33,
+ABI 7 (ptxas 11.8 to 12.9 for sm_90a and before; compared with cuobjdump): EI_OSABI 0x33,
 architecture in bits 0-7, that of the PTX in bits 16-23, bit 11 for the suffix "a", and ten times
 the toolkit's release in e_version. There is no note.
 """
@@ -35,8 +35,8 @@ _ABI_7_SUFFIX_A = 1 << 11
 # Numbers that bits 8-15 of e_flags may hold (architectures that toolkit 13.0 assembles for).
 _KNOWN_ARCHITECTURES = frozenset({75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121})
 
-# Likewise of toolkit 12.9, in ABI 7.
-_ABI_7_ARCHITECTURES = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90})
+# Likewise of toolkits 11.8 to 12.9, in ABI 7.
+_ABI_7_ARCHITECTURES = frozenset({35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90})
 
 _TKINFO_TYPE = 2000
 _TKINFO_HEADER = struct.Struct("<6I")  # version, then offsets of object, tool, version, build, args

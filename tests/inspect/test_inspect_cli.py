@@ -123,7 +123,8 @@ def test_example_of_the_docs(project, monkeypatch, capsys):
     text = page(project)
     command = re.search(r"`--json` of\n\n```\ncakert (.+)\n```", text)[1]
     example = re.search(r"```json\n(.*?)```", text, re.DOTALL)[1]
-    monkeypatch.chdir(project)
+    # The package need not be the one of the repository's folder.
+    monkeypatch.chdir(store().root.parent.parent)
     assert main(command.split()) == 0
     assert capsys.readouterr().out == example
 
