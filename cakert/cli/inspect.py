@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.console import Console
+from rich.text import Text
 
 from cakert.cli.console import make_console, make_table
 from cakert.inspect import (
@@ -32,7 +33,10 @@ _EPILOG = """examples:
 exit status: 0 well, 1 a file is unreadable or malformed, 2 wrong usage"""
 
 _KERNEL_COLUMNS = ["kernel", "registers", "shared", "stack", "local", "barriers", "threads",
-                   "cluster", "parameters", "constant", "relocations", "code"]  # fmt: skip
+                   "cluster", "tcgen05", "parameters", "constant", "relocations", "code"]  # fmt: skip
+
+# Left out of a table where no kernel has any: most have none, and a terminal is not that wide.
+_SELDOM = {"local", "barriers", "threads", "cluster", "tcgen05", "relocations"}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -88,6 +92,7 @@ def _kernel_row(kernel: KernelRecord) -> list[object]:
         kernel.barriers,
         threads,
         cluster,
+        ", ".join(f"{size} CTA" for size in kernel.tcgen05),
         parameters if kernel.parameters else "none",
         _banks(kernel.constant_banks),
         kernel.relocations,
@@ -111,9 +116,20 @@ def _cubin_title(cubin: CubinRecord) -> str:
     return ", ".join(parts)
 
 
-def _cubin_table(title: str, cubin: CubinRecord) -> Table:
+def _show_cubin(console: Console, title: str, cubin: CubinRecord) -> None:
+    # Not as the table's title: that is wrapped to the width of the table.
+    console.print(Text(f"{title}{_cubin_title(cubin)}", style="bold"), soft_wrap=True)
     rows = [_kernel_row(kernel) for kernel in cubin.kernels]
-    return make_table(f"{title}{_cubin_title(cubin)}", _KERNEL_COLUMNS, rows)
+    if not rows:
+        return
+    shown = [
+        at
+        for at, column in enumerate(_KERNEL_COLUMNS)
+        if column not in _SELDOM or any(row[at] not in ("", 0) for row in rows)
+    ]
+    columns = [_KERNEL_COLUMNS[at] for at in shown]
+    cells = [[row[at] for at in shown] for row in rows]
+    console.print(make_table(f"kernels: {len(rows)}", columns, cells))
 
 
 def _entry_row(place: str, entry: FatbinEntry) -> list[object]:
@@ -131,7 +147,7 @@ def show_file(file: Inspection) -> None:
     """Print tables: for a container its images first, then the kernels of each cubin."""
     console = make_console()
     if file.cubin is not None:
-        console.print(_cubin_table(f"{file.name}: ", file.cubin))
+        _show_cubin(console, f"{file.name}: ", file.cubin)
         return
     rows = []
     for number, fatbin in enumerate(file.fatbins, 1):
@@ -140,11 +156,13 @@ def show_file(file: Inspection) -> None:
     kind = "fatbin" if file.kind == "fatbin" else "host file with fatbins"
     columns = ["fatbin", "kind", "arch", "target", "compression", "stored", "size", "kernels",
                "source"]  # fmt: skip
-    console.print(make_table(f"{file.name}: {kind}, {file.size} bytes", columns, rows))
+    heading = f"{file.name}: {kind}, {file.size} bytes"
+    console.print(Text(heading, style="bold"), soft_wrap=True)
+    console.print(make_table(f"images: {len(rows)}", columns, rows))
     for number, fatbin in enumerate(file.fatbins, 1):
         for entry in fatbin.entries:
             if entry.cubin is not None:
-                console.print(_cubin_table(f"fatbin {number}, ", entry.cubin))
+                _show_cubin(console, f"fatbin {number}, ", entry.cubin)
 
 
 def _change_text(value: Any) -> str:
