@@ -32,8 +32,21 @@ _EPILOG = """examples:
 
 exit status: 0 well, 1 a file is unreadable or malformed, 2 wrong usage"""
 
-_KERNEL_COLUMNS = ["kernel", "registers", "shared", "stack", "local", "barriers", "threads",
-                   "cluster", "tcgen05", "parameters", "constant", "relocations", "code"]  # fmt: skip
+_KERNEL_COLUMNS = [
+    "kernel",
+    "registers",
+    "shared",
+    "stack",
+    "local",
+    "barriers",
+    "threads",
+    "cluster",
+    "tcgen05",
+    "parameters",
+    "constant",
+    "relocations",
+    "code",
+]
 
 # Left out of a table where no kernel has any: most have none, and a terminal is not that wide.
 _SELDOM = {"local", "barriers", "threads", "cluster", "tcgen05", "relocations"}
