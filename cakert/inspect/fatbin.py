@@ -37,6 +37,7 @@ _SUFFIX = {0: "", 1 << 20: "a", 1 << 21: "f"}
 _PTX_HEAD = 1 << 16
 _PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)
 _PTX_TARGET = re.compile(rb"^\s*\.target\s+(\w+)", re.MULTILINE)
+_NOT_ZERO = re.compile(rb"[^\0]")
 _PTX_ENTRY = re.compile(rb"\.entry\s+([\w$%]+)")
 
 
@@ -80,10 +81,8 @@ def read_fatbins(data: bytes, name: str, section: str = "", start: int = 0) -> t
     """
     fatbins = []
     offset = 0
-    while offset < len(data):
-        if data[offset] == 0:
-            offset = len(data) - len(data[offset:].lstrip(b"\0"))
-            continue
+    while found := _NOT_ZERO.search(data, offset):
+        offset = found.start()
         fatbin = _read_fatbin(data, name, section, offset)
         fatbins.append(Fatbin(section, start + offset, fatbin[0], fatbin[1]))
         offset += fatbin[0]
@@ -111,10 +110,11 @@ def _read_fatbin(
         raise failure(name, f"{reason} (truncated or corrupted)", "fatbin")
     entries: list[FatbinEntry] = []
     at, end = offset + header_size, offset + header_size + size
+    view = memoryview(data)  # a slice of bytes for each entry would copy all that follow it
     while at < end:
         title = f"entry {len(entries)} of {place}"
         try:
-            entry, used = _read_entry(data[at:end], f"{name}: {title}")
+            entry, used = _read_entry(view[at:end], f"{name}: {title}")
         except ImportError as problem:
             raise ImportError(f"{name}: {title} is {problem}") from None
         except CubinError:
@@ -126,7 +126,7 @@ def _read_fatbin(
     return header_size + size, tuple(entries)
 
 
-def _read_entry(data: bytes, name: str) -> tuple[FatbinEntry, int]:
+def _read_entry(data: memoryview, name: str) -> tuple[FatbinEntry, int]:
     """The entry at the beginning of `data`, and the bytes that it takes."""
     if len(data) < _ENTRY.size:
         raise ValueError(f"its header ends after {len(data)} of {_ENTRY.size} bytes")
@@ -145,7 +145,7 @@ def _read_entry(data: bytes, name: str) -> tuple[FatbinEntry, int]:
     if header.name_size and header.name_offset + header.name_size > header.header_size:
         raise ValueError("its file name lies beyond its header")
     compression, stored = _stored(header)
-    packed = data[header.header_size : header.header_size + stored]
+    packed = bytes(data[header.header_size : header.header_size + stored])
     kind = _KINDS.get(header.kind, "unknown")
     image = packed
     # What else there is besides cubins and PTX is not read, so there is nothing to decompress.
@@ -153,15 +153,14 @@ def _read_entry(data: bytes, name: str) -> tuple[FatbinEntry, int]:
         image = decompress(compression, packed, header.decompressed_size)
     if kind == "ptx":
         image = image.rstrip(b"\0")
+    file_name = bytes(data[header.name_offset : header.name_offset + header.name_size])
     entry = FatbinEntry(
         kind=kind,
         arch=_arch(header),
         compression=compression,
         stored_size=stored,
         size=len(image) if kind in ("elf", "ptx") else header.decompressed_size or stored,
-        file_name=data[header.name_offset : header.name_offset + header.name_size].decode(
-            "utf-8", "replace"
-        ),
+        file_name=file_name.decode("utf-8", "replace"),
         cubin=inspect_cubin(image, name) if kind == "elf" else None,
         ptx=_read_ptx(image) if kind == "ptx" else None,
     )

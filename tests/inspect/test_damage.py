@@ -193,6 +193,20 @@ def test_promises_are_not_allocated(method):
         assert peak < TRACED_LIMIT, (size, peak)
 
 
+@pytest.mark.parametrize("part", ["fatbins", "entries"])
+def test_many_small_parts_take_linear_time(part):
+    """Copying what follows each of them would be 10 GB."""
+    tiny = entry("lto", b"")
+    if part == "fatbins":
+        data = (fatbin(tiny) + bytes(8)) * 20_000
+    else:
+        data = fatbin(tiny * 20_000)
+    begin = time.process_time()
+    found = inspect_bytes(data, "tiny").fatbins
+    assert sum(len(one.entries) for one in found) == 20_000
+    assert time.process_time() - begin < 1
+
+
 def test_overlapping_sections_are_refused_at_once():
     """60,000 kernels whose attributes are all the same megabyte: read one by one, an hour."""
     count = 60_000
