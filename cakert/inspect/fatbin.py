@@ -35,8 +35,8 @@ _SUFFIX = {0: "", 1 << 20: "a", 1 << 21: "f"}
 
 # Enough for the directives: they stand at the top. Entry points are looked for in the whole text.
 _PTX_HEAD = 1 << 16
-_PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)
-_PTX_TARGET = re.compile(rb"^\s*\.target\s+(\w+)", re.MULTILINE)
+_PTX_VERSION = re.compile(rb"^[ \t]*\.version\s+(\d+\.\d+)", re.MULTILINE)
+_PTX_TARGET = re.compile(rb"^[ \t]*\.target\s+(\w+)", re.MULTILINE)
 _NOT_ZERO = re.compile(rb"[^\0]")
 _PTX_ENTRY = re.compile(rb"\.entry\s+([\w$%]+)")
 

@@ -49,7 +49,11 @@ def inspect_bytes(data: bytes, name: str) -> Inspection:
 def _inspect_host(data: bytes, name: str) -> Inspection:
     check_tables(data, name, "host file")
     fatbins: list[Fatbin] = []
-    for section in read_sections(data):
+    try:
+        sections = read_sections(data)
+    except ValueError as problem:
+        raise failure(name, str(problem), "host file") from problem
+    for section in sections:
         if section.name in _FATBIN_SECTIONS and section.type != _SHT_NOBITS and section.size:
             part = data[section.offset : section.offset + section.size]
             fatbins += read_fatbins(part, name, section.name, section.offset)

@@ -207,21 +207,54 @@ def test_many_small_parts_take_linear_time(part):
     assert time.process_time() - begin < 1
 
 
+def test_text_of_nothing_but_lines_takes_linear_time():
+    data = fatbin(entry("ptx", b"\n" * 200_000))
+    begin = time.process_time()
+    with pytest.raises(CubinError, match="no PTX"):
+        inspect_bytes(data, "lines")
+    assert time.process_time() - begin < 1
+
+
+LAYOUT = "<IIQQQQIIQQ"  # Elf64_Shdr
+
+
+def with_sections(names: bytes, others: list[bytes], machine: int = 190) -> bytes:
+    """An ELF file of a section for `names` and these other section headers."""
+    counts = (64, 56, 0, 64, len(others) + 2, 1)
+    head = struct.pack("<16sHHIQQQI6H", b"\x7fELF\x02\x01\x01\x41\x08" + bytes(7), 2, machine, 1, 0,
+                       0, 64 + len(names), 0x6005A04, *counts)  # fmt: skip
+    table = bytes(64) + struct.pack(LAYOUT, 1, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
+    return head + names + table + b"".join(others)
+
+
 def test_overlapping_sections_are_refused_at_once():
     """60,000 kernels whose attributes are all the same megabyte: read one by one, an hour."""
-    count = 60_000
     names, starts = bytearray(b"\0.shstrtab\0"), []
-    for number in range(count):
+    for number in range(60_000):
         starts.append(len(names))
         names += b".nv.info.%d\0" % number
-    head = struct.pack("<16sHHIQQQI6H", b"\x7fELF\x02\x01\x01\x41\x08" + bytes(7), 2, 190, 1, 0, 0,
-                       64 + len(names), 0x6005A04, 64, 56, 0, 64, count + 2, 1)  # fmt: skip
-    layout = "<IIQQQQIIQQ"
-    table = bytes(64) + struct.pack(layout, 1, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
-    table += b"".join(
-        struct.pack(layout, start, 0x70000000, 0, 0, 64, len(names), 0, 0, 4, 0) for start in starts
-    )
+    others = [
+        struct.pack(LAYOUT, start, 0x70000000, 0, 0, 64, len(names), 0, 0, 4, 0) for start in starts
+    ]
+    data = with_sections(bytes(names), others)
     begin = time.process_time()
     with pytest.raises(CubinError, match=r"its \.nv\.info sections overlap"):
-        inspect_bytes(head + bytes(names) + table, "overlapping")
+        inspect_bytes(data, "overlapping")
     assert time.process_time() - begin < 2
+
+
+@pytest.mark.parametrize("machine", [62, 190])
+def test_overlapping_names_are_refused_at_once(machine):
+    """60,000 sections with the same long name: 4 GB of names."""
+    names = b"\0" + b"n" * 100_000 + b"\0"
+    one = struct.pack(LAYOUT, 1, 1, 0, 0, 64, 0, 0, 0, 4, 0)
+    data = with_sections(names, [one] * 60_000, machine)
+    tracemalloc.start()
+    begin = time.process_time()
+    with pytest.raises(CubinError, match="its section names overlap"):
+        inspect_bytes(data, "overlapping")
+    spent = time.process_time() - begin
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert spent < 2
+    assert peak < 2 * TRACED_LIMIT
