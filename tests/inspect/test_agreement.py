@@ -280,6 +280,7 @@ def test_compression_is_the_one_asked_for(built):
 
 
 def test_names_are_those_of_cxxfilt(built):
+    pytest.importorskip("demangle")
     tool = shutil.which("c++filt")
     if tool is None:
         pytest.skip("no c++filt on PATH")

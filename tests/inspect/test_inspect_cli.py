@@ -58,6 +58,7 @@ def test_table_of_a_cubin(capsys):
 
 
 def test_tables_of_a_fatbin(capsys):
+    pytest.importorskip("demangle")
     assert main(["inspect", str(FATBIN)]) == 0
     rows = tables(capsys.readouterr().out)
     assert [row[1:4] for row in rows[:4]] == [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from cakert.cubins import store
 from cakert.errors import CubinError
 from cakert.inspect import ConstantBank, Parameter, compare, inspect_bytes, inspect_file
 from cakert.inspect.compression import LARGEST_IMAGE
+from cakert.inspect.demangle import demangle
 
 DATA = Path(__file__).with_name("data")
 PTX = b"""//
@@ -32,10 +36,20 @@ def cubin() -> bytes:
     return min((store().read(entry) for entry in store().entries), key=len)
 
 
+def short_name(name: str) -> str:
+    """ "plain", "calls", "templated<f>": enough to tell the kernels of kernels.cu apart."""
+    found = re.fullmatch(r"_Z(\d+)(\w+)", name)
+    if found is None:
+        return name
+    size = int(found[1])
+    template = re.match(r"I(\w)E", found[2][size:])
+    return found[2][:size] + (f"<{template[1]}>" if template else "")
+
+
 def kernels_of(target: str) -> dict[str, object]:
     for found in inspect_file(DATA / "kernels.fatbin").cubins:
         if found.target == target:
-            return {kernel.demangled.split("(")[0]: kernel for kernel in found.kernels}
+            return {short_name(kernel.name): kernel for kernel in found.kernels}
     raise AssertionError(target)
 
 
@@ -75,10 +89,10 @@ def test_kernels_are_as_their_source_says():
             Parameter(0, 0, 6000), Parameter(1, 6000, 4), Parameter(2, 6004, 12)
         )  # fmt: skip
         assert large.parameter_bytes == 6016
-        floats = kernels["void templated<float>"]
+        floats = kernels["templated<f>"]
         assert floats.shared_bytes == 400 + reserved
         assert (floats.max_threads, floats.barriers) == ((256, 1, 1), 1)
-        assert kernels["void templated<double>"].shared_bytes == 800 + reserved
+        assert kernels["templated<d>"].shared_bytes == 800 + reserved
         assert kernels["local_array"].frame_bytes == 400
         assert kernels["named_barriers"].barriers == 8  # numbers 0 to 7
         assert kernels["few_registers"].max_registers == 32
@@ -144,14 +158,38 @@ def test_host_file_with_several_fatbins(cubin):
     assert len(file.cubins) == 3
 
 
-def test_name_that_nobody_can_demangle():
-    damaged = next(iter(kernels_of("sm_90a").values()))
-    from cakert.inspect.demangle import demangle
-
+def test_names():
+    pytest.importorskip("demangle")
     assert demangle("plain") == "plain"
+    assert demangle("_Z5scalePfi") == "scale(float*, int)"
     assert demangle("_ZNotAName") is None
     assert demangle("_Z" + "P" * 100_000 + "i") is None
-    assert damaged.name != damaged.demangled
+    names = {kernel.demangled for kernel in kernels_of("sm_90a").values()}
+    assert "mixed_parameters(double*, short, char, unsigned long long, int)" in names
+    assert "void templated<float>(float*, shapes::Row<float, 3>, int)" in names
+
+
+def nested_name(levels: int) -> str:
+    """Every level of a template names the level before twice."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    name = "_Z1f1aIiiE"
+    for level in range(levels):
+        name += f"S_IS{digits[level]}_S{digits[level]}_E"
+    return name
+
+
+def test_name_that_stands_for_terabytes():
+    pytest.importorskip("demangle")
+    assert demangle(nested_name(1)) == "f(a<int, int>, a<a<int, int>, a<int, int> >)"
+    assert 100_000 > len(demangle(nested_name(10))) > 30_000
+    tracemalloc.start()
+    begin = time.process_time()
+    assert demangle(nested_name(36)) is None  # 370 bytes
+    spent = time.process_time() - begin
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert spent < 1
+    assert peak < 32 << 20
 
 
 # --- comparing two builds -------------------------------------------------------------------------
@@ -219,7 +257,7 @@ def test_cubins_of_abi_7(target):
     found = inspect_bytes(data, "x").cubin
     assert (found.target, found.toolkit, found.abi_version) == (target, "release 12.8", 7)
     for kernel, real in zip(found.kernels, (8, 4), strict=True):
-        assert kernel.demangled.startswith(f"void old::scale<{'double' if real == 8 else 'float'}>")
+        assert kernel.name.startswith(f"_ZN3old5scaleI{'d' if real == 8 else 'f'}E")
         assert kernel.shared_bytes == 64 * real + (1024 if target == "sm_90a" else 0)
         assert (kernel.stack_bytes, kernel.barriers) == (32 * real, 1)
         assert kernel.max_threads == (192, 1, 1)
@@ -370,7 +408,7 @@ def test_missing_package_is_named(cubin, monkeypatch, method, package):
 
 
 def test_without_demangler_names_stay_open(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pydemumble", None)
+    monkeypatch.setitem(sys.modules, "demangle", None)
     kernels = inspect_file(DATA / "kernels.fatbin").cubins[0].kernels
     assert {kernel.demangled for kernel in kernels} == {None, "plain"}
 
