@@ -175,6 +175,28 @@ def test_shipped_cubins():
         assert tally.filled[field] >= 56, field
 
 
+def test_cubins_of_triton(tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    import triton_kernels
+
+    tally = Tally()
+    for capability in (80, 90, 100, 103, 120):
+        for name, data in triton_kernels.cubins(capability).items():
+            path = tmp_path / f"{name}_{capability}.cubin"
+            path.write_bytes(data)
+            (cubin,) = cubins_of(path)
+            (image,) = cuda_tools.cuobjdump_images(path)
+            (kernel,) = cubin["kernels"]
+            if cubin["abi_version"] == 7:
+                kernel["barriers"] = 0  # see below
+            compare_cubin(tally, path.name, cubin, image)
+            assert kernel["name"] == name
+            assert kernel["required_threads"] == [128, 1, 1]
+            assert (kernel["tcgen05"] == [1]) == (name == "matmul" and capability in (100, 103))
+    assert tally.compared["name"] == tally.filled["parameters"] == 10
+
+
 def test_cubins_of_abi_7():
     """Barriers are not compared: cuobjdump prints none in ABI 7; nvdisasm does."""
     tally = Tally()
