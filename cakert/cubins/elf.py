@@ -20,8 +20,8 @@ _SYMBOL_SIZE = 24
 _SHT_SYMTAB, _SHT_STRTAB, _SHT_NOBITS = 2, 3, 8
 _SHN_LORESERVE = 0xFF00
 
-# Longer names exist in no file seen so far (CUTLASS kernels: up to 10 KiB); without a limit a table
-# of names that all run to the end of the file would cost its length squared.
+# Far above the name of any kernel; without a limit a table of names that all run to the end of the
+# file would cost its length squared.
 _LONGEST_NAME = 1 << 16
 
 # ".rela.text.k" holds ".text.k": names share their ends, though no end is shared this often.
