@@ -86,9 +86,9 @@ def main() -> None:
     for family in families:
         with routes.only(family):
             run_family(rng, family, garbage=garbage)
-    # For two SMs a thread block has many groups, or a row is divided among its warpgroups only.
+    # For two SMs a thread block has many rows or groups, or divides a row among its warpgroups.
     vsa_device._multiprocessors = lambda device: 2
-    for family in ("sm90_group", "sm90_split"):
+    for family in ("sm90", "sm90_group", "sm90_split"):
         if family in families:
             with routes.only(family):
                 run_family(rng, family, garbage=garbage)

@@ -193,6 +193,7 @@ cdef class Workspace:
                     handle = copy_stream(self.device)
                 else:
                     resolve_stream(stream, None, self.device, &handle)
+                    refuse_capture(handle)
                 with nogil:
                     status = cu.cuMemsetD8Async(self.pointer, 0, self.nbytes, handle)
                 check(status, "cuMemsetD8Async")
@@ -242,6 +243,15 @@ cdef class Workspace:
         return result
 
 
+cdef int refuse_capture(cu.CUstream handle) except -1:
+    if driver.is_capturing(<size_t>handle):
+        raise RuntimeError(
+            "a host array cannot be copied, nor memory cleared for one, on a stream that is being "
+            "captured, a replay would do it again: copy before capture"
+        )
+    return 0
+
+
 cdef int copy_rows(
     int device, cu.CUdeviceptr target, object source, size_t width, size_t pitch, size_t rows,
     object stream,
@@ -262,11 +272,7 @@ cdef int copy_rows(
             else:
                 resolve_stream(stream, None, device, &handle)
                 wait = is_pinned(host)   # the copy would read it after this call's return
-                if driver.is_capturing(<size_t>handle):
-                    raise RuntimeError(
-                        "a host array cannot be copied on a stream that is being captured, a "
-                        "replay would read it again: copy before capture"
-                    )
+                refuse_capture(handle)
             if rows == 1:
                 with nogil:
                     status = cu.cuMemcpyHtoDAsync(target, host, width, handle)

@@ -188,39 +188,6 @@ def test_rows_that_an_update_empties_give_zeros(seed, family, block):
     check(problem, out, lse, mask=empty)
 
 
-@pytest.mark.parametrize("family", ["portable", "sm90"])
-def test_garbage_in_plan_memory_reads_nothing_foreign(seed, family):
-    """Past every host check: the kernel's own clamps; the simulator knows what is foreign."""
-    rng = np.random.default_rng(seed)
-    blocks, rows = 5, 4
-    problem = make_problem(rng, "lens", M=128, N=64 * blocks, heads=(2, 2), head_dim=64)
-    counts = rng.integers(1, blocks + 1, rows).astype(np.int32)
-    counts[1], counts[2] = -5, 2**30  # clamped to 0 and to the width
-    lists = np.array([rng.permutation(blocks) for _ in range(rows)], np.uint16)
-    foreign = rng.random(lists.shape) < 0.4
-    lists[foreign] = rng.choice([blocks, blocks + 1, 65535], foreign.sum())
-    mask = np.zeros((2, 2, blocks), bool)
-    for row, count in enumerate(np.clip(counts, 0, blocks)):
-        used = lists[row, :count]
-        mask[row // 2, row % 2, used[used < blocks]] = True
-    lens = np.array([-5, 0, 65, 64, 7], np.int32)
-    order = np.array([3, 2**32 - 1, 0, 1], np.uint32)  # no such row: row 2 is not computed
-    schedule = draw(rng, SCHEDULES)
-    # On one SM four rows do not run at once, so the tile order is read.
-    with device_of(family, arch_of(rng, family), schedule=schedule, seed=seed, sms=1) as device:
-        plan = plan_of(problem, device)
-        for name, values in (
-            ("row_blocks", lists), ("row_counts", counts), ("kv_block_lens", lens),
-            ("tile_order", order),
-        ):  # fmt: skip
-            plan["workspace"][name].copy_in(values)
-        out, lse = run(plan, problem)
-    assert np.isnan(out[:64, 1].astype(np.float32)).all()
-    mask[1, 0] = False
-    out[:64, 1], lse[:64, 1] = 0, -np.inf
-    check(replace(problem, lens=lens.clip(0, 64)), out, lse, mask=mask)
-
-
 @pytest.mark.parametrize("lens", [True, False])
 @pytest.mark.parametrize("sms", [1, 3, 8])
 def test_garbage_in_a_group_record_hangs_nothing(seed, sms, lens):
@@ -254,11 +221,13 @@ def test_garbage_in_a_group_record_hangs_nothing(seed, sms, lens):
     assert not written.transpose(2, 0, 1, 3).reshape(heads * 4, -1)[~named].any()
 
 
-def test_many_rows_that_an_update_empties_leave_no_warp_behind(seed):
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_many_rows_that_an_update_empties_leave_no_warp_behind(seed, head_dim):
     """Row after row on one thread block: no warp may miss that a row's Q landed."""
     rng = np.random.default_rng(seed)
-    problem = make_problem(rng, "mask", M=8 * 128, N=256, block=128, heads=(1, 1), head_dim=64)
-    for family, draws in (("sm90", 24), ("portable", 3)):
+    shape = {"M": 8 * 128, "N": 256, "block": 128, "heads": (1, 1), "head_dim": head_dim}
+    problem = make_problem(rng, "mask", **shape)
+    for family, draws in (("sm90", 24 if head_dim == 64 else 10), ("portable", 3)):
         for i in range(draws):
             options = {"schedule": "random", "seed": seed + i, "sms": 1}
             with device_of(family, "sm_90a", **options) as device:

@@ -25,7 +25,7 @@ DIVISIONS = [
 
 @pytest.fixture(autouse=True)
 def this_kernel():
-    """No route chooses it by itself yet."""
+    """A list of one block would be another one's."""
     with routes.only("sm90_split"):
         yield
 

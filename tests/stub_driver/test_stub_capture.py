@@ -80,6 +80,26 @@ def test_a_host_array_is_not_copied_into_a_graph():
     assert not [c for c in result.trace.named("cuMemcpyHtoDAsync") if c.get("stream", 0) > 2]
 
 
+def test_memory_is_not_cleared_into_a_graph_nor_beside_one():
+    result = run(
+        """
+        from cakert.runtime.memory import Workspace
+
+        memory, reports = Workspace(0, 64), []
+        for blocking in (False, True):    # the stream itself; one that the legacy stream waits for
+            stream = new_stream(blocking=blocking)
+            begin_capture(stream)
+            error = failure(lambda: memory.clear(0 if blocking else stream))
+            reports.append([error, end_capture(stream)])
+        report(reports)
+        """
+    )
+    for error, status in result.report:
+        assert error["type"] == "RuntimeError" and "copy before capture" in error["text"]
+        assert status == "CUDA_SUCCESS"
+    assert not result.trace.named("cuMemsetD8Async")
+
+
 def test_outputs_keep_the_stream_of_their_inputs_alive():
     result = run(
         """
