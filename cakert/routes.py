@@ -65,42 +65,42 @@ class _Family:
     tensor_maps: bool
     per_sm: int
     grouped: bool = False
-    # `Route.cluster` and `Route.threads`, from the number of rows, the longest list, the number of
-    # SMs, and head_dim.
+    # `Route.cluster` and `Route.threads`, from the numbers of rows, of KV blocks and of SMs, and
+    # head_dim.
     split: Callable[[int, int, int, int], tuple[int, int | None]] = lambda *sizes: (1, None)
-    # Whether it is the better one of those that come after it, from the number of rows, the longest
-    # list and the number of SMs.
-    suits: Callable[[int, int, int], bool] = lambda rows, longest, sms: True
+    # Whether it is the better one of those that come after it, from the numbers of rows, of KV
+    # blocks and of SMs.
+    suits: Callable[[int, int, int], bool] = lambda rows, kv_blocks, sms: True
 
 
-def _one_row_an_sm(rows: int, longest: int, sms: int) -> bool:
+def _one_row_an_sm(rows: int, kv_blocks: int, sms: int) -> bool:
     """Where a list is done sooner by several warpgroups: there is an SM for every row.
 
     Measured, as the thresholds below (docs/kernels.md, "Which kernel").
     """
-    return rows <= sms and longest > 1
+    return rows <= sms and kv_blocks > 1
 
 
-def _pays_in_groups(rows: int, longest: int, sms: int) -> bool:
+def _pays_in_groups(rows: int, kv_blocks: int, sms: int) -> bool:
     """Where a thread block for two rows beats one for each.
 
     Up to two rows an SM all rows run at once, one a thread block, and start sooner.
     """
-    del longest
+    del kv_blocks
     return rows > 2 * sms
 
 
-def _split_rows(rows: int, longest: int, sms: int, head_dim: int) -> tuple[int, int]:
+def _split_rows(rows: int, kv_blocks: int, sms: int, head_dim: int) -> tuple[int, int]:
     """Over how many thread blocks and warpgroups the list of each of few rows is split.
 
     Clusters of four and more do not find room on all SMs, whose number in a GPC varies, and those
     left over would run after the others.
     """
-    most = min(longest, 8 if head_dim % 64 == 0 else 4)
+    most = min(kv_blocks, 8 if head_dim % 64 == 0 else 4)
     parts = 1
     while 2 * parts <= most and 2 * parts * rows <= (sms if parts == 1 else sms // 2):
         parts *= 2
-    return parts, 288 if longest >= 4 * parts else 160
+    return parts, 288 if kv_blocks >= 4 * parts else 160
 
 
 def _block_per_row(rows: int, sms: int) -> int:
@@ -219,7 +219,7 @@ def choose(
     head_dim: int,
     dtype: str,
     rows: int,
-    longest: int,
+    kv_blocks: int,
     sms: int,
 ) -> Route:
     """The route of a problem.
@@ -234,8 +234,8 @@ def choose(
         "float16" or "bfloat16".
     rows
         Query heads x query blocks.
-    longest
-        Blocks that a row may select at most: all KV blocks, or the width of q2k lists.
+    kv_blocks
+        KV blocks, selected or not.
     sms
         SMs of the device.
 
@@ -252,10 +252,10 @@ def choose(
             and R in family.blocks
             and head_dim in family.head_dims
             and dtype in family.dtypes
-            and (wanted is not None or family.suits(rows, longest, sms))
+            and (wanted is not None or family.suits(rows, kv_blocks, sms))
         ):
             name = f"cake_vsa_{family.name}_r{R}_d{head_dim}_{_SHORT[dtype]}"
-            cluster, threads = family.split(rows, longest, sms, head_dim)
+            cluster, threads = family.split(rows, kv_blocks, sms, head_dim)
             return Route(
                 name=name,
                 family=family.name,

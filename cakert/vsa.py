@@ -203,7 +203,7 @@ def plan_cake_vsa(
         )
 
     where = resolve()
-    route, entry = vsa_device.open_device(problem, where, pattern.capacity)
+    route, entry = vsa_device.open_device(problem, where)
     _refuse_capture(tensors, where)  # only now can every library's captures be seen
     grouped = vsa_device.group_rows(problem, pattern, route, where)
     kernel = vsa_device.load_kernel(route.name, entry, where)

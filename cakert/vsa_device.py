@@ -136,7 +136,7 @@ def wake_driver(tensors: Iterable[Tensor | None]) -> None:
         driver.device_count()
 
 
-def open_device(problem: Problem, device: Device, capacity: int) -> tuple[routes.Route, Any]:
+def open_device(problem: Problem, device: Device) -> tuple[routes.Route, Any]:
     """Open a device: the route there, and the cubin entry that has its kernel.
 
     Raises
@@ -159,7 +159,7 @@ def open_device(problem: Problem, device: Device, capacity: int) -> tuple[routes
         head_dim=problem.head_dim,
         dtype=problem.dtype,
         rows=problem.num_qo_heads * problem.q_blocks,
-        longest=min(problem.kv_blocks, capacity),
+        kv_blocks=problem.kv_blocks,
         sms=_multiprocessors(device),
     )
     entry = cubins.store().find(route.name, capability)

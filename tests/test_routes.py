@@ -8,7 +8,7 @@ import pytest
 from cakert import routes
 
 CAPABILITIES = [(9, 0), (10, 0), (10, 3)]
-LARGE = {"rows": 11991, "longest": 1713, "sms": 132}
+LARGE = {"rows": 11991, "kv_blocks": 1713, "sms": 132}
 PROBLEMS = list(itertools.product([64, 128], [64, 96, 128], ["float16", "bfloat16"]))
 
 
@@ -43,7 +43,7 @@ def test_the_kernel_of_rows_can_be_forced_wherever_another_comes_first(block, he
 
 
 @pytest.mark.parametrize(
-    ("rows", "longest", "family"),
+    ("rows", "kv_blocks", "family"),
     [
         (265, 1, "sm90_group"),
         (264, 1713, "sm90"),
@@ -53,8 +53,8 @@ def test_the_kernel_of_rows_can_be_forced_wherever_another_comes_first(block, he
         (1, 1, "sm90"),
     ],
 )
-def test_many_rows_are_grouped_and_few_are_split(rows, longest, family):
-    size = {"rows": rows, "longest": longest, "sms": 132}
+def test_many_rows_are_grouped_and_few_are_split(rows, kv_blocks, family):
+    size = {"rows": rows, "kv_blocks": kv_blocks, "sms": 132}
     problem = {"R": 64, "head_dim": 128, "dtype": "bfloat16", **size}
     assert routes.choose((9, 0), **problem).family == family
     with routes.only("sm90_group"):
@@ -62,7 +62,7 @@ def test_many_rows_are_grouped_and_few_are_split(rows, longest, family):
 
 
 @pytest.mark.parametrize(
-    ("rows", "longest", "head_dim", "cluster", "threads"),
+    ("rows", "kv_blocks", "head_dim", "cluster", "threads"),
     [
         (132, 1713, 128, 1, 288),
         (67, 1713, 128, 1, 288),
@@ -78,9 +78,9 @@ def test_many_rows_are_grouped_and_few_are_split(rows, longest, family):
     ],
 )
 def test_few_rows_are_split_as_far_as_lists_and_device_go(
-    rows, longest, head_dim, cluster, threads
+    rows, kv_blocks, head_dim, cluster, threads
 ):
-    size = {"rows": rows, "longest": longest, "sms": 132}
+    size = {"rows": rows, "kv_blocks": kv_blocks, "sms": 132}
     route = routes.choose((9, 0), R=64, head_dim=head_dim, dtype="float16", **size)
     assert (route.family, route.cluster, route.threads) == ("sm90_split", cluster, threads)
     assert route.grid(rows, 132) == rows

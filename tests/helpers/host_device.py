@@ -112,14 +112,11 @@ def install(monkeypatch: pytest.MonkeyPatch, family: str | None = None) -> Simpl
         kernel=HostKernel(), waits=[], sources=[], cupy=cupy, on=fake_cupy.Ndarray
     )
 
-    def open_device(problem, index, capacity):
+    def open_device(problem, index):
         device.index = index
         shape = {"R": problem.block, "head_dim": problem.head_dim}
         forced = family in routes.families((9, 0), **shape)
-        size = {
-            "rows": problem.num_qo_heads * problem.q_blocks,
-            "longest": min(problem.kv_blocks, capacity),
-        }
+        size = {"rows": problem.num_qo_heads * problem.q_blocks, "kv_blocks": problem.kv_blocks}
         with routes.only(family) if forced else nullcontext():
             route = routes.choose((9, 0), **shape, **size, sms=SMS, dtype=problem.dtype)
         return route, entry
