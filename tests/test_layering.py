@@ -151,7 +151,7 @@ def test_the_simulator_stands_alone(path):
 # As in docs/architecture.md; the package's __init__ gives the names of all of them.
 INSPECT = [
     ["json_form"],
-    ["comparison", "files"],
+    ["comparison", "files", "fit"],
     ["fatbin"],
     ["compression", "cubin"],
     ["nvinfo", "demangle"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,26 +32,38 @@ def make_table(title: str, columns: list[str], rows: list[list[object]]) -> Tabl
     return table
 
 
+def printable(text: str) -> str:
+    """Text of a file as one line that cannot steer a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 @contextmanager
-def cta_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A bar of the thread blocks that are done, on a terminal only.
+def counting_progress(
+    console: Console, doing: str, things: str
+) -> Iterator[Callable[[int, int], None]]:
+    """A bar of the things that are done, on a terminal only.
 
     Yields
     ------
-    What a simulated run calls with blocks done and blocks in all.
+    What the work calls with things done and things in all.
     """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("thread blocks"),
+        TextColumn(things),
         TimeElapsedColumn(),
     )
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task("simulating", total=None)
+        task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def cta_progress(console: Console) -> AbstractContextManager[Callable[[int, int], None]]:
+    """The bar of a simulated run, which is called with thread blocks done and in all."""
+    return counting_progress(console, "simulating", "thread blocks")
 
 
 def capability_text(capabilities: tuple[tuple[int, int], ...]) -> str:

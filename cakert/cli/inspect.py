@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from cakert.cli.console import make_console, make_table
+from cakert.cli.console import make_console, make_table, printable
 from cakert.inspect import (
     Comparison,
     ConstantBank,
@@ -79,11 +79,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _printable(text: str) -> str:
-    """Text of a file as one line that cannot steer a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def _banks(banks: tuple[ConstantBank, ...]) -> str:
     return ", ".join(f"[{bank.bank}] {bank.size}" for bank in banks)
 
@@ -97,7 +92,7 @@ def _kernel_row(kernel: KernelRecord) -> list[object]:
         cluster = f"<= {kernel.max_cluster}"
     parameters = f"{len(kernel.parameters)}: {_text(kernel.parameter_bytes)}"
     return [
-        _printable(kernel.demangled or kernel.name),
+        printable(kernel.demangled or kernel.name),
         _text(kernel.registers),
         kernel.shared_bytes,
         _text(kernel.stack_bytes),
@@ -119,7 +114,7 @@ def _cubin_title(cubin: CubinRecord) -> str:
         target = f"unknown target (e_flags {cubin.flags:#010x})"
     parts = [f"cubin for {target}", f"{cubin.size} bytes", f"ABI {cubin.abi_version}"]
     if cubin.toolkit != "unknown":
-        parts.append(_printable(cubin.toolkit))
+        parts.append(printable(cubin.toolkit))
     if cubin.relocatable:
         parts.append("to be linked")
     if cubin.global_bytes:
@@ -153,7 +148,7 @@ def _entry_row(place: str, entry: FatbinEntry) -> list[object]:
     elif entry.ptx is not None:
         kernels, target = entry.ptx.kernels, f"{entry.ptx.target} (PTX {entry.ptx.version})"
     return [place, entry.kind, entry.arch, target, entry.compression, entry.stored_size, entry.size,
-            len(kernels), _printable(entry.file_name)]  # fmt: skip
+            len(kernels), printable(entry.file_name)]  # fmt: skip
 
 
 def show_file(file: Inspection) -> None:
@@ -192,7 +187,7 @@ def show_comparison(comparison: Comparison) -> None:
     rows: list[list[object]] = []
     same = 0
     for change in comparison.changes:
-        kernel = _printable(change.demangled or change.kernel)
+        kernel = printable(change.demangled or change.kernel)
         if change.status == "same":
             same += 1
         elif change.status != "changed":

@@ -12,7 +12,7 @@ from pathlib import Path
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     from cakert import __version__
-    from cakert.cli import demo, info, inspect
+    from cakert.cli import demo, info, inspect, load
 
     parser = argparse.ArgumentParser(
         prog="cakert",
@@ -23,6 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_parser(commands)
     info.add_parser(commands)
     inspect.add_parser(commands)
+    load.add_parser(commands)
     return parser
 
 

@@ -63,6 +63,22 @@ def _inspect_host(data: bytes, name: str) -> Inspection:
     return Inspection(name, "host", len(data), None, tuple(fatbins))
 
 
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a regular file: a device or a pipe may never end.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    CubinError
+        It is something else than a regular file.
+    """
+    file = Path(path)
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise CubinError(f"{file}: not a regular file")
+    return file.read_bytes()
+
+
 def inspect_file(path: str | os.PathLike[str]) -> Inspection:
     """As `inspect_bytes`, from a file.
 
@@ -73,8 +89,4 @@ def inspect_file(path: str | os.PathLike[str]) -> Inspection:
     CubinError, ImportError
         As `inspect_bytes`.
     """
-    file = Path(path)
-    if not stat.S_ISREG(file.stat().st_mode):
-        # A device or a pipe may never end.
-        raise CubinError(f"{file}: not a regular file")
-    return inspect_bytes(file.read_bytes(), str(file))
+    return inspect_bytes(read_file(path), os.fspath(path))

@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cu
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from cakert.runtime.arguments cimport block_bytes, check_count, is_scalar, pack_scalar
 from cakert.runtime.driver cimport check, enter_context, leave_context, raise_status_with
@@ -12,12 +12,11 @@ from cakert.runtime.tensor cimport (
     must_outlive_launch, point_at, release_pointer, resolve_stream, tensor_device,
 )
 
-from cakert.runtime.geometry import check_block, check_cluster, check_grid, dim3
+from cakert.runtime.geometry import check_grid
 
 cdef enum:
     MAX_PARAMS = 256                 # of a kernel launched here: their pointers lie on the stack
     MAX_ATTRIBUTES = 3               # cluster, programmatic dependent launch, cooperative
-    PORTABLE_CLUSTER_BLOCKS = 8
 
 
 cdef inline bint reachable(const PointerView* view, int device) noexcept nogil:

@@ -21,3 +21,4 @@ cdef class Kernel:
     cdef int ensure_loaded(self, int device, int shared_bytes, bint large_cluster) except -1
     cdef int attribute(self, int device, cu.CUfunction_attribute which) except? -1
     cdef tuple layout_on(self, int device)
+    cdef object required_cluster(self, int device)

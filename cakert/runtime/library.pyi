@@ -10,6 +10,12 @@ class KernelAttributes(NamedTuple):
     local_bytes: int
     constant_bytes: int
     max_threads: int
+    binary_version: tuple[int, int]
+    cluster: tuple[int, int, int] | None
+
+class Occupancy(NamedTuple):
+    blocks_per_sm: int
+    clusters: int | None
 
 @final
 class Library:
@@ -40,6 +46,13 @@ class Kernel:
     @property
     def param_layout(self) -> tuple[tuple[int, int], ...]: ...
     def attributes(self, device: int = 0) -> KernelAttributes: ...
+    def occupancy(
+        self,
+        block: int | Sequence[int],
+        shared_bytes: int = 0,
+        cluster: int | Sequence[int] | None = None,
+        device: int = 0,
+    ) -> Occupancy: ...
     def load_on(self, device: int, shared_bytes: int = 0) -> None: ...
     def prepare(
         self,

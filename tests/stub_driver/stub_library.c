@@ -33,7 +33,7 @@ struct stub_kernel {
   unsigned magic;
   char name[256];
   CUlibrary library;
-  int param_count, max_threads;
+  int param_count, max_threads, cluster[3];
   struct param params[MAX_PARAMS];
   struct stub_function functions[STUB_MAX_DEVICES];
 };
@@ -57,7 +57,7 @@ size_t stub_libraries_loaded(void) {
 
 /* Records of `.nv.info`: format byte, attribute byte, 16-bit value or size, then the payload. */
 static void read_info(struct stub_kernel *kernel, const unsigned char *data, size_t size) {
-  enum { SIZED = 4, MAX_THREADS = 0x05, KPARAM_INFO = 0x17 };
+  enum { SIZED = 4, MAX_THREADS = 0x05, KPARAM_INFO = 0x17, CTA_PER_CLUSTER = 0x3d };
   for (size_t at = 0; at + 4 <= size;) {
     uint16_t value;
     uint32_t words[3];
@@ -67,6 +67,8 @@ static void read_info(struct stub_kernel *kernel, const unsigned char *data, siz
     if (payload == sizeof words) {
       memcpy(words, data + at + 4, sizeof words);
       if (data[at + 1] == MAX_THREADS) kernel->max_threads = (int)(words[0] * words[1] * words[2]);
+      for (int i = 0; data[at + 1] == CTA_PER_CLUSTER && i < 3; i++)
+        kernel->cluster[i] = (int)words[i];
       unsigned ordinal = words[1] & 0xffff; /* offset above it; the size is in bits 18.. of the next */
       if (data[at + 1] == KPARAM_INFO && ordinal < MAX_PARAMS) {
         kernel->params[ordinal] = (struct param){words[1] >> 16, words[2] >> 18};
@@ -250,7 +252,8 @@ CUresult cuFuncLoad(CUfunction function) {
 }
 
 enum { MAX_THREADS_PER_BLOCK = 0, SHARED_SIZE_BYTES = 1, CONST_SIZE_BYTES = 2, LOCAL_SIZE_BYTES = 3,
-       NUM_REGS = 4, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9 };
+       NUM_REGS = 4, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9,
+       CLUSTER_WIDTH = 11, CLUSTER_DEPTH = 13, NON_PORTABLE_CLUSTER = 14 };
 
 static CUresult get_attribute(const struct stub_function *function, int attribute, int *value) {
   switch (attribute) {
@@ -259,13 +262,15 @@ static CUresult get_attribute(const struct stub_function *function, int attribut
     case NUM_REGS: *value = 128; break;
     case BINARY_VERSION: *value = (int)function->kernel->library->architecture; break;
     case MAX_DYNAMIC_SHARED: *value = function->dynamic_shared; break;
+    case CLUSTER_WIDTH: case CLUSTER_WIDTH + 1: case CLUSTER_DEPTH:
+      *value = function->kernel->cluster[attribute - CLUSTER_WIDTH]; break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
 static CUresult set_attribute(struct stub_function *function, int attribute, int value) {
-  if (attribute == SHARED_CARVEOUT) return CUDA_SUCCESS;
+  if (attribute == SHARED_CARVEOUT || attribute == NON_PORTABLE_CLUSTER) return CUDA_SUCCESS;
   if (attribute != MAX_DYNAMIC_SHARED || value < 0 || value > stub_shared_limit(function->device))
     return CUDA_ERROR_INVALID_VALUE;
   function->dynamic_shared = value;
@@ -329,6 +334,46 @@ static CUresult check_launch(const struct launch_config *config, const struct st
   if (threads > (uint64_t)code->kernel->max_threads) return CUDA_ERROR_INVALID_VALUE;
   return (int64_t)config->shared_bytes > code->dynamic_shared ? CUDA_ERROR_INVALID_VALUE
                                                               : CUDA_SUCCESS;
+}
+
+/* What limits occupancy here: 2,048 threads and the shared memory of an SM. */
+static int blocks_per_sm(const struct stub_function *code, int threads, size_t shared) {
+  int blocks = 2048 / threads;
+  long room = stub_shared_limit(code->device) + 1024;
+  return shared && (long)(room / shared) < blocks ? (int)(room / shared) : blocks;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
+                                                     size_t shared) {
+  STUB_BEGIN("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  struct stub_kernel *kernel = (void *)function; /* a CUkernel may be cast, as in a launch */
+  CUdevice device = stub_current_device();
+  STUB_DO(status = is_kernel(kernel) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
+  STUB_DO(status = device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;)
+  STUB_DO(status = threads > 0 && threads <= kernel->max_threads ? CUDA_SUCCESS
+                                                                 : CUDA_ERROR_INVALID_VALUE;)
+  STUB_DO(*blocks = blocks_per_sm(&kernel->functions[device], threads, shared);)
+  STUB_END("\"kernel\":\"%s\",\"threads\":%d,\"shared\":%zu", name_of(kernel), threads, shared);
+}
+
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
+                                      const struct launch_config *config) {
+  STUB_BEGIN("cuOccupancyMaxActiveClusters");
+  enum { CLUSTER_DIMENSION = 4 };
+  struct stub_kernel *kernel = (void *)function;
+  CUdevice device = stub_current_device();
+  unsigned blocks = 0;
+  STUB_DO(status = is_kernel(kernel) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
+  STUB_DO(status = device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;)
+  STUB_DO(for (unsigned i = 0; i < config->attribute_count; i++) {
+    const uint32_t *dims = config->attributes[i].value;
+    if (config->attributes[i].id == CLUSTER_DIMENSION) blocks = dims[0] * dims[1] * dims[2];
+  } status = blocks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;)
+  STUB_DO(int threads = (int)(config->block[0] * config->block[1] * config->block[2]);
+          *clusters = (int)stub_env_number("STUB_CUDA_SMS", device, 132) *
+                      blocks_per_sm(&kernel->functions[device], threads, config->shared_bytes) /
+                      (int)blocks;)
+  STUB_END("\"kernel\":\"%s\",\"blocks\":%u", name_of(kernel), blocks);
 }
 
 static void append_hex(char **out, char *end, const unsigned char *bytes, size_t count) {

@@ -76,6 +76,9 @@
   X(cuFuncLoad, cuFuncLoad, 12040)                                                    \
   X(cuFuncGetAttribute, cuFuncGetAttribute, 2020)                                     \
   X(cuFuncSetAttribute, cuFuncSetAttribute, 9000)                                     \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor,                                      \
+    cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)                                \
+  X(cuOccupancyMaxActiveClusters, cuOccupancyMaxActiveClusters, 11070)                \
   X(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled, 12000)                            \
   X(cuTensorMapReplaceAddress, cuTensorMapReplaceAddress, 12000)                      \
   X(cuLaunchKernelEx, cuLaunchKernelEx, 11060)

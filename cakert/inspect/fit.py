@@ -1,0 +1,205 @@
+"""Will a driver load this on that device, and if it did not, why: the rules, from records.
+
+The rules of cubins and PTX are those of the CUDA C++ Programming Guide ("Binary compatibility",
+"PTX compatibility", "Family-specific features") and of the PTX ISA, section 11.1.2 (``.target``).
+Which driver branch a toolkit's major release asks for is table 3 of the CUDA Toolkit release notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cakert.inspect.records import CubinRecord, FatbinEntry, PtxRecord
+
+__all__ = ["best_cubin", "best_ptx", "ptx_loads_on", "runs_on", "why_not"]
+
+Capability = tuple[int, int]
+
+# Boards whose code runs nowhere else, and which run no other's.
+_TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
+
+# Oldest driver branch for Linux of a toolkit's major release.
+_BRANCH_OF = {11: "450", 12: "525", 13: "580"}
+
+_TARGET = re.compile(r"(?:sm|compute)_(\d+)(\d)([af]?)")
+
+# CUresults of loading that say something of the image (cuda.h).
+_INSUFFICIENT_DRIVER, _NEWER_DRIVER = 35, 36
+_INVALID_IMAGE, _NO_BINARY, _INVALID_PTX, _PTX_VERSION, _INVALID_SOURCE = 200, 209, 218, 222, 300
+
+
+def _parts(target: str) -> tuple[Capability, str] | None:
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        return None
+    return (int(match[1]), int(match[2])), match[3]
+
+
+def runs_on(target: str, capability: Capability) -> bool | None:
+    """Whether machine code for ``target`` runs on a device.
+
+    Parameters
+    ----------
+    target
+        As `CubinRecord.target`: "sm_90", "sm_90a", "sm_100f".
+    capability
+        Compute capability of the device, e.g. (9, 0).
+
+    Returns
+    -------
+    bool or None
+        None where the target is unknown.
+    """
+    parts = _parts(target)
+    if parts is None:
+        return None
+    built_for, suffix = parts
+    if suffix == "a" or capability in _TEGRA or built_for in _TEGRA:
+        return built_for == capability
+    # Plain code and code of a family alike: the same major version, this minor one or later.
+    return built_for[0] == capability[0] and built_for[1] <= capability[1]
+
+
+def ptx_loads_on(target: str, capability: Capability) -> bool | None:
+    """Whether a driver can compile PTX for ``target`` ("sm_90", "compute_90a") for a device.
+
+    Returns
+    -------
+    bool or None
+        None where the target is unknown. That the driver knows the PTX's ISA version is another
+        matter.
+    """
+    parts = _parts(target)
+    if parts is None:
+        return None
+    built_for, suffix = parts
+    if suffix == "a":
+        return built_for == capability
+    if suffix == "f":
+        return built_for[0] == capability[0] and built_for[1] <= capability[1]
+    return built_for <= capability
+
+
+def best_cubin(cubins: Iterable[CubinRecord], capability: Capability) -> CubinRecord | None:
+    """The cubin that fits a device best: its own architecture before an earlier one, "a" first."""
+
+    def rank(cubin: CubinRecord) -> tuple[Capability, bool]:
+        parts = _parts(cubin.target)
+        assert parts is not None  # what runs has a known target
+        return parts[0], parts[1] == "a"
+
+    fitting = [one for one in cubins if not one.relocatable and runs_on(one.target, capability)]
+    return max(fitting, key=rank, default=None)
+
+
+def best_ptx(entries: Iterable[FatbinEntry], capability: Capability) -> FatbinEntry | None:
+    """The PTX of a fatbin that a driver would compile for a device, the newest target first."""
+
+    def rank(entry: FatbinEntry) -> tuple[Capability, bool]:
+        parts = _parts(entry.arch)
+        assert parts is not None
+        return parts[0], parts[1] == "a"
+
+    fitting = [one for one in entries if one.ptx and ptx_loads_on(one.arch, capability)]
+    return max(fitting, key=rank, default=None)
+
+
+def _named(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _needs(cubin: CubinRecord) -> str:
+    """What a cubin runs on, as in "sm_90a (compute capability 9.0 alone)"."""
+    parts = _parts(cubin.target)
+    if parts is None:
+        return f"an unknown architecture (e_flags {cubin.flags:#010x})"
+    built_for, suffix = parts
+    if suffix == "a" or built_for in _TEGRA:
+        return f"{cubin.target} (compute capability {_named(built_for)} alone)"
+    return f"{cubin.target} (compute capability {built_for[0]}.x from {_named(built_for)} on)"
+
+
+def _toolkit(text: str) -> tuple[int, int] | None:
+    found = re.search(r"release (\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _too_new(cubin: CubinRecord, driver: int) -> str:
+    """A sentence where the toolkit's major release is newer than the driver, else ""."""
+    release = _toolkit(cubin.toolkit)
+    if release is None or release[0] * 1000 <= driver:
+        return ""
+    branch = _BRANCH_OF.get(release[0])
+    wanted = f" (driver {branch} or newer)" if branch else ""
+    return (
+        f"it was made by toolkit {release[0]}.{release[1]}, and the driver supports CUDA "
+        f"{driver // 1000}.{driver % 1000 // 10}: update the driver to one for CUDA "
+        f"{release[0]}.0 or newer{wanted}"
+    )
+
+
+def why_not(
+    status: int,
+    cubins: tuple[CubinRecord, ...],
+    ptx: tuple[PtxRecord, ...],
+    capability: Capability,
+    driver: int,
+) -> str:
+    """The reason, in plain words, for which a driver refused an image; "" where none is known.
+
+    Parameters
+    ----------
+    status
+        The CUresult of loading it, or of loading a kernel of it.
+    cubins, ptx
+        What the image holds.
+    capability
+        Compute capability of the device.
+    driver
+        What cuDriverGetVersion gives: 13000 for CUDA 13.0.
+
+    Notes
+    -----
+    From what the file says; a fitting image that the driver refuses all the same has bytes that
+    only its driver can judge, and that is what the sentence then says.
+    """
+    device = f"the device has compute capability {_named(capability)}"
+    too_new = next(filter(None, (_too_new(cubin, driver) for cubin in cubins)), "")
+    fitting = best_cubin(cubins, capability)
+    if status in (_INSUFFICIENT_DRIVER, _NEWER_DRIVER):
+        return too_new or "the driver is too old for this call: update it"
+    if status in (_INVALID_PTX, _PTX_VERSION):
+        versions = ", ".join(sorted({f"{one.version} for {one.target}" for one in ptx}))
+        held = f"PTX ISA {versions}" if versions else "PTX that could not be read"
+        cause = (
+            f"no machine code in it runs on the device ({_named(capability)}), so the driver tried "
+            f"to compile {held}"
+        )
+        if status == _PTX_VERSION:
+            return (
+                f"{cause}, which is newer than the driver (CUDA {driver // 1000}."
+                f"{driver % 1000 // 10}) knows: update the driver, or build a cubin for the device"
+            )
+        return f"{cause}, and could not: build a cubin for the device"
+    if status not in (_INVALID_IMAGE, _NO_BINARY, _INVALID_SOURCE):
+        return ""
+    if cubins and all(cubin.relocatable for cubin in cubins):
+        return (
+            "it is code to be linked (nvcc -rdc=true): link it first, with nvcc -dlink -cubin or "
+            "nvlink"
+        )
+    if fitting is None:
+        held = ", ".join(dict.fromkeys(_needs(cubin) for cubin in cubins if not cubin.relocatable))
+        compiled = ", ".join(dict.fromkeys(one.target for one in ptx))
+        holds = f"it holds machine code for {held}" if held else "it holds no machine code"
+        if compiled:
+            holds += f", and PTX for {compiled}"
+        return f"{holds}; {device}: build it for sm_{capability[0]}{capability[1]}"
+    if too_new:
+        return too_new
+    return (
+        f"it has machine code for {_needs(fitting)}, {device}, and its tables are sound: its "
+        "contents are damaged, or of a form that this driver does not know. Compare its SHA-256 "
+        "with that of the file that was built"
+    )
