@@ -13,7 +13,7 @@ from cakert.cli.main import main
 from cakert.cubins import store
 
 sys.path.insert(0, str(Path(__file__).with_name("stub_driver")))
-from tiny_cubin import tiny_cubin  # noqa: E402
+from tiny_cubin import tiny_cubin
 
 KERNELS = {"mix": (8, 4, 8), "add": (8, 8, 4)}
 
