@@ -22,8 +22,8 @@ _UPDATE_DRIVER = (
     f"update the NVIDIA driver: cubins of CUDA toolkit 13.0 need driver {MINIMUM_DRIVER} or newer"
 )
 _OTHER_TARGET = (
-    "the image has no code for this GPU: `cakert info` lists the targets of the shipped cubins, "
-    "and code for sm_90a, sm_100a or sm_103a runs on exactly that architecture"
+    "`cakert load FILE` says what the image holds and what this GPU takes, `cakert info` lists the "
+    "shipped cubins; code for sm_90a, sm_100a or sm_103a runs on exactly that architecture"
 )
 _REINSTALL = (
     "the image is damaged or is no cubin: compare its SHA-256 with the manifest, or reinstall"

@@ -99,7 +99,7 @@ def test_failures_in_plain_words(image, call, status):
 
     done = load(image, fail={call: status})
     assert_refused(done, call, STATUS_TABLE[status][0], f"({status})", "not loaded", "9.0")
-    words = {200: "damaged", 209: "sm_90", 218: "build a cubin", 222: "update the driver"}
+    words = {200: "damaged", 209: "SHA-256", 218: "damaged", 222: "update the driver"}
     assert words[status] in done.stderr
 
 
@@ -109,11 +109,10 @@ def test_code_for_another_device(tmp_path):
     done = load(path)
     assert_refused(done, "CUDA_ERROR_NO_BINARY_FOR_GPU", "sm_100a (compute capability 10.0 alone)",
                    "the device has compute capability 9.0", "build it for sm_90")  # fmt: skip
-    assert "sm_100a" in done.stdout, "and in the table, kernel by kernel"
+    assert "NOT LOADED" in done.stdout and "sm_100a" in done.stdout
     found = document(load(path, "--json"))["images"][0]
-    assert not found["fits"] and not found["loaded"]
-    assert not any(kernel["loaded"] for kernel in found["kernels"])
-    assert "10.0 alone" in found["kernels"][0]["problem"]
+    assert not found["fits"] and not found["loaded"] and not found["kernels"]
+    assert "10.0 alone" in found["problem"]
 
 
 def test_a_driver_older_than_the_toolkit(image):

@@ -26,7 +26,8 @@ _TARGET = re.compile(r"(?:sm|compute)_(\d+)(\d)([af]?)")
 
 # CUresults of loading that say something of the image (cuda.h).
 _INSUFFICIENT_DRIVER, _NEWER_DRIVER = 35, 36
-_INVALID_IMAGE, _NO_BINARY, _INVALID_PTX, _PTX_VERSION, _INVALID_SOURCE = 200, 209, 218, 222, 300
+_INVALID_PTX, _PTX_VERSION, _NOT_FOUND = 218, 222, 500
+_OF_THE_IMAGE = frozenset({200, 209, _INVALID_PTX, _PTX_VERSION, 300, _NOT_FOUND})
 
 
 def _parts(target: str) -> tuple[Capability, str] | None:
@@ -165,39 +166,44 @@ def why_not(
     only its driver can judge, and that is what the sentence then says.
     """
     device = f"the device has compute capability {_named(capability)}"
+    newest = f"CUDA {driver // 1000}.{driver % 1000 // 10}"
     too_new = next(filter(None, (_too_new(cubin, driver) for cubin in cubins)), "")
-    fitting = best_cubin(cubins, capability)
     if status in (_INSUFFICIENT_DRIVER, _NEWER_DRIVER):
         return too_new or "the driver is too old for this call: update it"
-    if status in (_INVALID_PTX, _PTX_VERSION):
-        versions = ", ".join(sorted({f"{one.version} for {one.target}" for one in ptx}))
-        held = f"PTX ISA {versions}" if versions else "PTX that could not be read"
-        cause = (
-            f"no machine code in it runs on the device ({_named(capability)}), so the driver tried "
-            f"to compile {held}"
-        )
-        if status == _PTX_VERSION:
-            return (
-                f"{cause}, which is newer than the driver (CUDA {driver // 1000}."
-                f"{driver % 1000 // 10}) knows: update the driver, or build a cubin for the device"
-            )
-        return f"{cause}, and could not: build a cubin for the device"
-    if status not in (_INVALID_IMAGE, _NO_BINARY, _INVALID_SOURCE):
+    if status not in _OF_THE_IMAGE:
         return ""
     if cubins and all(cubin.relocatable for cubin in cubins):
         return (
             "it is code to be linked (nvcc -rdc=true): link it first, with nvcc -dlink -cubin or "
             "nvlink"
         )
+    if status == _NOT_FOUND:
+        return ""
+    if not any(one.kernels for one in (*cubins, *ptx)):
+        return "it holds no kernel"
+    fitting = best_cubin(cubins, capability)
+    compiled = tuple(one for one in ptx if ptx_loads_on(one.target, capability))
+    if fitting is None and compiled:
+        versions = ", ".join(sorted({f"ISA {one.version} for {one.target}" for one in compiled}))
+        cause = {
+            _PTX_VERSION: f"is newer than the driver ({newest}) knows: update the driver",
+            _INVALID_PTX: "the driver could not compile",
+        }.get(status, f"is malformed or newer than the driver ({newest}) knows: update the driver")
+        return (
+            f"no machine code in it runs on this device ({_named(capability)}), and its PTX "
+            f"({versions}) {cause}; or build a cubin for sm_{capability[0]}{capability[1]}"
+        )
     if fitting is None:
         held = ", ".join(dict.fromkeys(_needs(cubin) for cubin in cubins if not cubin.relocatable))
-        compiled = ", ".join(dict.fromkeys(one.target for one in ptx))
+        targets = ", ".join(dict.fromkeys(one.target for one in ptx))
         holds = f"it holds machine code for {held}" if held else "it holds no machine code"
-        if compiled:
-            holds += f", and PTX for {compiled}"
+        if targets:
+            holds += f", and PTX for {targets}"
         return f"{holds}; {device}: build it for sm_{capability[0]}{capability[1]}"
     if too_new:
         return too_new
+    if status == _PTX_VERSION:
+        return f"it is of a form newer than the driver ({newest}) knows: update the driver"
     return (
         f"it has machine code for {_needs(fitting)}, {device}, and its tables are sound: its "
         "contents are damaged, or of a form that this driver does not know. Compare its SHA-256 "

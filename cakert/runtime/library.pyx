@@ -18,7 +18,7 @@ from cakert.runtime.driver cimport (
     raise_status_with,
 )
 
-from cakert.errors import MINIMUM_DRIVER
+from cakert.errors import MINIMUM_DRIVER, CudaError
 from cakert.runtime import driver
 from cakert.runtime.geometry import DeviceLimits, check_shared
 from cakert.runtime.image import check_image, check_sha256
@@ -83,7 +83,8 @@ cdef class Library:
     CubinError
         The image is malformed, or is not the expected one.
     CudaError
-        The driver refuses the image; the message says for which driver and device.
+        The driver refuses the image, or finds no kernel in it (then `status` is that of
+        CUDA_ERROR_NO_BINARY_FOR_GPU); the message says for which driver and device.
     RuntimeError
         There is no driver, or this process is a forked child of one that had used it.
 
@@ -138,6 +139,13 @@ cdef class Library:
         if status != cu.CUDA_SUCCESS:
             raise_status_with(status, "cuLibraryLoadData", self.load_detail(-1))
         self.names = enumerate_kernels(self)
+        if not self.names:
+            # Driver 580 answers so, and not with a status, where an image has code for none of its
+            # devices, or PTX that it cannot compile.
+            raise CudaError(
+                <int>cu.CUDA_ERROR_NO_BINARY_FOR_GPU, call="cuLibraryGetKernelCount",
+                detail=f"the driver finds no kernel in it; {self.load_detail(-1)}",
+            )
 
     def __dealloc__(self):
         cdef cu.CUstreamCaptureMode mode

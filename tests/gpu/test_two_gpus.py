@@ -25,6 +25,10 @@ def two_devices():
     torch.cuda.set_device(0)
 
 
+def plan_on(problem, device):
+    return plan_of(problem, device=device, metadata=device)
+
+
 def run_on(problem, plan, device):
     q, k, v = inputs_of(problem, device)
     out, lse = poisoned(problem, device)
@@ -48,7 +52,7 @@ def test_f37_one_after_the_other(rng, order, family):
 
 def test_f37_plans_of_both_live_side_by_side(rng):
     problem, other = (make_problem(rng, kind, block=64) for kind in ("mask", "q2k"))
-    plans = [plan_of(one, device=f"cuda:{i}") for i, one in enumerate((problem, other))]
+    plans = [plan_on(one, f"cuda:{i}") for i, one in enumerate((problem, other))]
     for _ in range(3):
         for device, (one, plan) in enumerate(zip((problem, other), plans, strict=True)):
             run_on(one, plan, f"cuda:{device}")
@@ -57,14 +61,14 @@ def test_f37_plans_of_both_live_side_by_side(rng):
 
 def test_f37_update_of_the_second(rng):
     before, after = (make_problem(rng, "mask", block=64) for _ in range(2))
-    plan = plan_of(before, device="cuda:1")
+    plan = plan_on(before, "cuda:1")
     update_cake_vsa(plan, block_mask=torch.from_numpy(after.mask).to("cuda:1"))
     run_on(after, plan, "cuda:1")
 
 
 def test_f43_threads_of_both(rng):
     problems = [make_problem(rng, "mask", block=64) for _ in range(2)]
-    plans = [plan_of(one, device=f"cuda:{i}") for i, one in enumerate(problems)]
+    plans = [plan_on(one, f"cuda:{i}") for i, one in enumerate(problems)]
     failed = []
 
     def work(device: int) -> None:

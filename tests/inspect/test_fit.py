@@ -22,14 +22,14 @@ def cubin(target: str, **fields) -> CubinRecord:
         "size": 1000,
         "global_bytes": 0,
         "constant_banks": (),
-        "kernels": (),
+        "kernels": ("some kernel",),
     }
     return CubinRecord(**{**values, **fields})
 
 
 def ptx(arch: str, version: str = "9.0") -> FatbinEntry:
     target = arch.replace("compute", "sm")
-    record = PtxRecord(version, target, ())
+    record = PtxRecord(version, target, ("k",))
     return FatbinEntry("ptx", arch, "none", 10, 10, "", None, record)
 
 
@@ -103,11 +103,14 @@ def test_the_shipped_cubins_are_known():
 @pytest.mark.parametrize("status", [200, 209, 300])
 def test_no_code_for_the_device(status):
     images = (cubin("sm_100a"), cubin("sm_80"))
-    text = why_not(status, images, (PtxRecord("9.0", "sm_100", ()),), (9, 0), 13000)
+    text = why_not(status, images, (PtxRecord("9.0", "sm_100", ("k",)),), (9, 0), 13000)
     for part in ("sm_100a (compute capability 10.0 alone)", "sm_80 (compute capability 8.x from",
                  "PTX for sm_100", "9.0", "sm_90"):  # fmt: skip
         assert part in text, (part, text)
-    assert "no machine code" in why_not(status, (), (), (9, 0), 13000)
+    only = (PtxRecord("9.0", "sm_100a", ("k",)),)
+    assert "no machine code" in why_not(status, (), only, (9, 0), 13000)
+    empty = why_not(status, (cubin("sm_90", kernels=()),), (), (9, 0), 13000)
+    assert empty == "it holds no kernel" == why_not(status, (), (), (9, 0), 13000)
     assert "0x06005a04" in why_not(status, (cubin("unknown"),), (), (9, 0), 13000)
 
 
@@ -122,8 +125,10 @@ def test_a_driver_that_is_too_old():
 
 
 def test_code_that_is_to_be_linked():
-    text = why_not(200, (cubin("sm_90", relocatable=True),), (), (9, 0), 13000)
-    assert "-rdc=true" in text and "nvlink" in text
+    for status in (200, 209, 500):
+        text = why_not(status, (cubin("sm_90", relocatable=True),), (), (9, 0), 13000)
+        assert "-rdc=true" in text and "nvlink" in text
+    assert why_not(500, (cubin("sm_90"),), (), (9, 0), 13000) == ""
 
 
 def test_a_fitting_image_that_is_refused():
@@ -132,13 +137,17 @@ def test_a_fitting_image_that_is_refused():
 
 
 def test_ptx_that_cannot_be_compiled():
-    held = (PtxRecord("9.1", "sm_80", ()),)
+    held = (PtxRecord("9.1", "sm_80", ("k",)),)
     newer = why_not(222, (cubin("sm_100a"),), held, (9, 0), 13000)
     assert "9.1 for sm_80" in newer and "CUDA 13.0" in newer and "update" in newer
     broken = why_not(218, (), held, (9, 0), 13000)
-    assert "9.1 for sm_80" in broken and "build a cubin" in broken
+    assert "9.1 for sm_80" in broken and "build a cubin for sm_90" in broken
+    silent = why_not(209, (), held, (9, 0), 13000)
+    assert "malformed or newer than the driver (CUDA 13.0)" in silent
 
 
-@pytest.mark.parametrize("status", sorted(set(STATUS_TABLE) - {35, 36, 200, 209, 218, 222, 300}))
+@pytest.mark.parametrize(
+    "status", sorted(set(STATUS_TABLE) - {35, 36, 200, 209, 218, 222, 300, 500})
+)
 def test_of_other_failures_the_file_says_nothing(status):
     assert why_not(status, (cubin("sm_100a"),), (), (9, 0), 13000) == ""

@@ -125,6 +125,20 @@ static CUresult read_image(struct stub_library *library, const unsigned char *im
 
 /* ---- libraries ---- */
 
+/* A cubin runs on its major version, from its minor version on. */
+static bool fits(const struct stub_library *library, CUdevice device) {
+  int major, minor, arch = (int)library->architecture;
+  stub_capability(device, &major, &minor);
+  return arch / 10 == major && arch % 10 <= minor;
+}
+
+/* Driver 580 loads an image without code for any of its devices, and finds no kernel in it. */
+static bool fits_a_device(const struct stub_library *library) {
+  for (CUdevice device = 0; stub_is_device(device); device++)
+    if (fits(library, device)) return true;
+  return false;
+}
+
 static bool is_library(CUlibrary library) {
   pthread_mutex_lock(&stub_lock);
   const struct stub_library *known = libraries;
@@ -167,7 +181,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
 CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
   STUB_BEGIN("cuLibraryGetKernelCount");
   STUB_DO(status = is_library(library) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
-  STUB_DO(*count = library->kernel_count;)
+  STUB_DO(*count = fits_a_device(library) ? library->kernel_count : 0;)
   STUB_END(NULL);
 }
 
@@ -200,11 +214,8 @@ static bool is_function(CUfunction function) {
 
 static const char *name_of(CUkernel kernel) { return is_kernel(kernel) ? kernel->name : ""; }
 
-/* A cubin runs on its major version, from its minor version on. */
 static CUresult check_architecture(const struct stub_kernel *kernel, CUdevice device) {
-  int major, minor, arch = (int)kernel->library->architecture;
-  stub_capability(device, &major, &minor);
-  return arch / 10 == major && arch % 10 <= minor ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+  return fits(kernel->library, device) ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel kernel) {

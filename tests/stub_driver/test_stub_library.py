@@ -158,3 +158,18 @@ def test_a_driver_without_the_functions_used_is_named(version):
 
 def test_an_older_driver_loads_what_it_can():
     assert run("report(cakert.Library(image).names)", driver=12040).report == ["add", "mix"]
+
+
+def test_an_image_in_which_the_driver_finds_no_kernel_is_refused():
+    """As driver 580 treats code for another GPU: it loads, and has no kernels."""
+    result = run(
+        """
+        image = tiny_cubin({"add": (8, 8, 4)}, target="sm_100a")
+        report([failure(lambda: cakert.Library(image)), context_depth()])
+        """
+    )
+    error, depth = result.report
+    assert error["type"] == "CudaError" and error["status"] == 209 and depth == 0
+    for part in ("no kernel", "(9, 0)", "cakert load FILE"):
+        assert part in error["text"], (part, error["text"])
+    assert result.trace.leaks()["libraries"] == 0
