@@ -94,11 +94,13 @@ def test_a_geometry_that_no_block_may_have(image):
 @pytest.mark.parametrize("call", ["cuLibraryLoadData", "cuKernelGetFunction", "cuFuncLoad"])
 @pytest.mark.parametrize("status", [200, 209, 218, 222])
 def test_failures_in_plain_words(image, call, status):
-    """F35: the status by name, the driver's version or the file's target, and what to do."""
+    """F35: status, driver, toolkit and target of the file, device, and what to do."""
     from cakert.errors import STATUS_TABLE
 
     done = load(image, fail={call: status})
-    assert_refused(done, call, STATUS_TABLE[status][0], f"({status})", "not loaded", "9.0")
+    facts = "(file: sm_90 by Cuda compilation tools, release 13.0, V13.0.88; driver for CUDA 13.0; "
+    assert_refused(done, call, STATUS_TABLE[status][0], f"({status})", "not loaded", facts)
+    assert "device: 9.0)" in done.stderr
     words = {200: "damaged", 209: "SHA-256", 218: "damaged", 222: "update the driver"}
     assert words[status] in done.stderr
 

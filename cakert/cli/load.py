@@ -146,7 +146,15 @@ class Loader:
             problem.status, image.cubins, image.ptx, self.device.capability, self.driver_version
         )
         call = f"{problem.call}: {problem.name} ({problem.status})"
-        return f"{call}: {reason or problem.hint or 'no reason is known'}"
+        return f"{call}: {reason or problem.hint or 'no reason is known'} ({self._facts(image)})"
+
+    def _facts(self, image: Image) -> str:
+        """What a report of the failure needs to name, whatever its reason."""
+        held = [f"{one.target} by {printable(one.toolkit)}" for one in image.cubins]
+        held += [f"PTX {one.version} for {one.target}" for one in image.ptx]
+        versions = f"driver for CUDA {version_text(self.driver_version)}"
+        capability = capability_text((self.device.capability,))
+        return f"file: {', '.join(dict.fromkeys(held))}; {versions}; device: {capability}"
 
     def load(self, image: Image) -> LoadedImage:
         """Load an image and each kernel of it; what the driver refuses is a result."""
@@ -196,6 +204,13 @@ class Loader:
             )
         except (CudaError, ValueError) as problem:
             return None, f"no occupancy: {problem}"
+
+
+def version_text(version: int) -> str:
+    """What cuDriverGetVersion gives, for people: 13000 as "13.0"."""
+    from cakert.runtime import driver
+
+    return driver.version_text(version)
 
 
 def find_device(ordinal: int) -> tuple[Device, int]:
@@ -348,7 +363,7 @@ def as_json(
             "name": device.name,
             "capability": capability_text((device.capability,)),
         },
-        "driver_cuda": f"{driver_version // 1000}.{driver_version % 1000 // 10}",
+        "driver_cuda": version_text(driver_version),
         "images": [
             {
                 "place": loaded.image.title or None,
