@@ -179,7 +179,7 @@ def why_not(
         )
     if status == _NOT_FOUND:
         return ""
-    if not any(one.kernels for one in (*cubins, *ptx)):
+    if not any(one.kernels for one in cubins) and not any(one.kernels for one in ptx):
         return "it holds no kernel"
     fitting = best_cubin(cubins, capability)
     compiled = tuple(one for one in ptx if ptx_loads_on(one.target, capability))
