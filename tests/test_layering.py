@@ -154,7 +154,7 @@ INSPECT = [
     ["comparison", "files", "fit"],
     ["fatbin"],
     ["compression", "cubin"],
-    ["nvinfo", "demangle"],
+    ["nvinfo", "demangle", "sass"],
     ["records"],
 ]
 
