@@ -152,7 +152,7 @@ def test_the_simulator_stands_alone(path):
 INSPECT = [
     ["json_form"],
     ["comparison", "files", "fit"],
-    ["fatbin"],
+    ["fatbin", "archive"],
     ["compression", "cubin"],
     ["nvinfo", "demangle", "sass"],
     ["records"],

@@ -57,8 +57,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "inspect",
         help="kernels and resources of cubins, fatbins, and host files that embed them",
-        description="Reads cubins, fatbins and host ELF files (objects, libraries, programs) that "
-        "embed them. Needs no toolkit, driver or GPU. Sizes are bytes.",
+        description="Reads cubins, fatbins and host files (objects, libraries, programs,\n"
+        "archives) that embed them. Needs no toolkit, driver or GPU. Sizes are bytes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -159,9 +159,10 @@ def show_file(file: Inspection) -> None:
         return
     rows = []
     for number, fatbin in enumerate(file.fatbins, 1):
-        place = f"{number}: {fatbin.section or 'fatbin'} at {fatbin.offset}"
+        place = f"{number}: {printable(fatbin.place)}"
         rows += [_entry_row(place, entry) for entry in fatbin.entries]
-    kind = "fatbin" if file.kind == "fatbin" else "host file with fatbins"
+    kinds = {"fatbin": "fatbin", "archive": "archive with fatbins"}
+    kind = kinds.get(file.kind, "host file with fatbins")
     columns = ["fatbin", "kind", "arch", "target", "compression", "stored", "size", "kernels",
                "source"]  # fmt: skip
     heading = f"{file.name}: {kind}, {file.size} bytes"

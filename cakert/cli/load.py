@@ -127,7 +127,7 @@ def images_of(data: bytes, file: Inspection) -> list[Image]:
     for number, fatbin in enumerate(file.fatbins, 1):
         cubins = tuple(entry.cubin for entry in fatbin.entries if entry.cubin is not None)
         ptx = tuple(entry.ptx for entry in fatbin.entries if entry.ptx is not None)
-        place = f"{number}: {fatbin.section or 'fatbin'} at {fatbin.offset}"
+        place = f"{number}: {printable(fatbin.place)}"
         part = data[fatbin.offset : fatbin.offset + fatbin.size]
         images.append(Image(place, part, cubins, ptx))
     return images

@@ -159,17 +159,40 @@ class FatbinEntry:
 
 @dataclass(frozen=True, slots=True)
 class Fatbin:
-    """One fatbin: the section of the host file that holds it ("" in a fatbin file), its place."""
+    """One fatbin.
+
+    Attributes
+    ----------
+    section
+        The section of the host file that holds it; "" in a fatbin file.
+    offset, size
+        Its place in the file.
+    entries
+        Its images.
+    member
+        The member of an archive that has the section; "" in other files.
+    """
 
     section: str
     offset: int
     size: int
     entries: tuple[FatbinEntry, ...]
+    member: str = ""
+
+    @property
+    def place(self) -> str:
+        """Member, section and offset, for people."""
+        section = self.section or "fatbin"
+        return (
+            f"{self.member}:{section} at {self.offset}"
+            if self.member
+            else (f"{section} at {self.offset}")
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A file: `kind` is "cubin" (then `cubin` is set), "fatbin" or "host" (then `fatbins` is)."""
+    """A file: of kind "cubin" it has `cubin`; "fatbin", "host" and "archive" have `fatbins`."""
 
     name: str
     kind: str

@@ -67,6 +67,8 @@ def build_all(folder: Path) -> dict[str, Path]:
     paths["program.so"] = folder / "program.so"
     output(*nvcc, "-arch=sm_80", "-shared", paths["host.o"], paths["linkable.o"],
            "-Xlinker", "-z,muldefs", "-o", paths["program.so"])  # fmt: skip
+    paths["archive.a"] = folder / "archive.a"
+    output("ar", "rcs", paths["archive.a"], paths["host.o"], paths["linkable.o"])
     return paths
 
 

@@ -76,3 +76,20 @@ def host_file(sections: dict[str, bytes], machine: int = 62) -> bytes:
     counts = (64, 56, 0, 64, len(headers), len(headers) - 1)
     head = struct.pack("<16sHHIQQQI6H", ident, 1, machine, 1, 0, 0, 64 + len(body), 0, *counts)
     return head + body + b"".join(headers)
+
+
+def archive(members: dict[str, bytes], **lies: bytes) -> bytes:
+    """A static library as GNU ar writes it; `lies` replace the size field of the member named."""
+    long_names = b"".join(name.encode() + b"/\n" for name in members if len(name) > 15)
+    parts = {"/": b"index of the linker", **({"//": long_names} if long_names else {}), **members}
+    file = b"!<arch>\n"
+    place = 0
+    for name, data in parts.items():
+        field = name.encode() + (b"" if name in ("/", "//") else b"/")
+        if len(field) > 16:
+            field = f"/{place}".encode()
+            place += len(name) + 2
+        size = lies.get(name.partition(".")[0], str(len(data)).encode())
+        file += field.ljust(16) + b"0".ljust(12) + b"0     0     644     " + size.ljust(10)
+        file += b"`\n" + data + b"\n" * (len(data) % 2)
+    return file

@@ -270,7 +270,16 @@ def sorting_key(image: cuda_tools.Image) -> tuple[int, bool, int]:
 
 
 @pytest.mark.parametrize(
-    "name", ["default.fatbin", "size.fatbin", "speed.fatbin", "none.fatbin", "host.o", "linkable.o"]
+    "name",
+    [
+        "default.fatbin",
+        "size.fatbin",
+        "speed.fatbin",
+        "none.fatbin",
+        "host.o",
+        "linkable.o",
+        "archive.a",
+    ],
 )
 def test_images_are_those_that_cuobjdump_extracts(built, tmp_path, name):
     """Size after decompression, architecture and kind, from the files that cuobjdump writes."""
@@ -288,7 +297,8 @@ def test_images_are_those_that_cuobjdump_extracts(built, tmp_path, name):
         if kind == "elf":
             texts = [path.read_bytes() for path in tmp_path.glob("*.cubin")]
         assert ours == sorted(map(len, texts)), kind
-        assert len(ours) == (3 if kind == "elf" else 1)
+        files = 2 if name == "archive.a" else 1
+        assert len(ours) == (3 if kind == "elf" else 1) * files
 
 
 def test_compression_is_the_one_asked_for(built):
