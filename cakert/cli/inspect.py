@@ -63,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file to read")
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/cubin-tool.md)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/inspect.md)")
     parser.add_argument(
         "--diff", action="store_true", help="compare two files: what changed in which kernel"
     )

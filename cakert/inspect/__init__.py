@@ -1,7 +1,7 @@
 """What is in a cubin, a fatbin or a host file that embeds them: no toolkit, no driver, no GPU.
 
 `inspect_file` and `inspect_bytes` return frozen records; `as_json` gives them the stable form that
-docs/cubin-tool.md describes, and `compare` says what changed between two builds.
+docs/inspect.md describes, and `compare` says what changed between two builds.
 """
 
 from __future__ import annotations

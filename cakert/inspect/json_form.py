@@ -1,7 +1,7 @@
 """The JSON of `cakert inspect`: plain values with the names of the records.
 
 The form is stable: a field keeps its name, type and unit while `SCHEMA` keeps its number, and new
-fields may come. docs/cubin-tool.md has them all.
+fields may come. docs/inspect.md has them all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `cakert inspect` finds, as frozen values; docs/cubin-tool.md has the same fields as JSON.
+"""What `cakert inspect` finds, as frozen values; docs/inspect.md has the same fields as JSON.
 
 Sizes and offsets are bytes. None means that the file does not say; nothing here is a guess.
 """

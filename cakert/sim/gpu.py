@@ -99,7 +99,7 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """As given: "sm_100a"."""
+        """Its name, such as "sm_100a"."""
         return self._architecture.name
 
     @property

@@ -6,6 +6,7 @@ layout, workspaces that take copies, and a launch of packed parameters.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -190,6 +191,18 @@ class SimulatedKernel:
         Fault
             The kernel is at fault.
         """
+        _uncompiled(self._launch)(params, regions, maps, grid, threads, shared_bytes, cluster)
+
+    def _launch(
+        self,
+        params: bytes,
+        regions: tuple[Region, ...],
+        maps: tuple[dict[str, Any], ...],
+        grid: int,
+        threads: int,
+        shared_bytes: int,
+        cluster: int,
+    ) -> None:
         gpu = self.device.require_open()
         with gpu.lock, ExitStack() as lent:
             for name, address, nbytes, writable in _disjoint(regions):
@@ -244,6 +257,16 @@ class SimulatedWorkspace:
         with gpu.lock:  # never under a run
             target = self._array.data[: len(rows) * pitch].reshape(len(rows), pitch)
             target[:, : source.shape[1]] = source
+
+
+def _uncompiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function, out of reach of ``torch.compile``.
+
+    What a compiled function calls behind a graph break is compiled too, and that would be the
+    simulator itself: numpy code, which torch does not do in full.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    return function if dynamo is None else dynamo.disable(function)
 
 
 def _disjoint(regions: Iterable[Region]) -> list[Region]:

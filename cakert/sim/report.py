@@ -117,7 +117,7 @@ class Report:
 
     @property
     def exp2(self) -> int:
-        """Results of ex2: lanes that executed one, twice for a packed pair."""
+        """Results of ex2 (lanes that executed one, twice for a packed pair)."""
         return sum(
             executed * packed(mnemonic)
             for (mnemonic, _), executed in zip(

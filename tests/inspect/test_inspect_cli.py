@@ -1,4 +1,4 @@
-"""`cakert inspect`: what it prints, its exit status, and that docs/cubin-tool.md says the same."""
+"""`cakert inspect`: what it prints, its exit status, and that docs/inspect.md says the same."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_text_of_a_file_cannot_steer_the_terminal(capsys, tmp_path):
 
 
 def page(project: Path) -> str:
-    return (project / "docs" / "cubin-tool.md").read_text()
+    return (project / "docs" / "inspect.md").read_text()
 
 
 def test_example_of_the_docs(project, monkeypatch, capsys):

@@ -1,0 +1,34 @@
+"""Sphinx: pages in Markdown (MyST), the API from docstrings (numpydoc style).
+
+    pip install -e '.[docs]'
+    sphinx-build -W --keep-going -b html docs build/docs
+    sphinx-build -b linkcheck docs build/linkcheck     # links to other sites; needs a network
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import cakert.errors  # noqa: F401  the package must be there: autodoc would only warn
+
+project = "cakert"
+copyright = "the authors of cakert, Apache-2.0"  # noqa: A001  Sphinx's name for it
+version = release = metadata.version("cakert")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+# Pages are read on code hosts, too, so they are plain Markdown: links are relative, and the
+# headings that they lead to have the anchors that code hosts give them.
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"cakert {release}"
+# The system's fonts and nothing from other sites: the pages can be read offline.
+html_show_sphinx = False
+html_copy_source = False
+
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Keys", "params_style")]
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings say it, with shapes and units

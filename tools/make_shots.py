@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Draw the terminal pictures of docs/: run the commands for real, and keep what they print as SVG.
+
+    tools/make_shots.py                 every picture, to docs/pictures/
+    tools/make_shots.py inspect diff    some of them
+    tools/make_shots.py --list
+
+A picture is a line of SHOTS. Commands run in a folder with the files that FILES stages, in a
+terminal of the picture's width. The SVG names no font of the network and holds no random identifier,
+so the same output gives the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+ROWS = 60
+
+
+class Shot(NamedTuple):
+    """A picture: its file's stem, the command as a reader types it, and its exit status."""
+
+    name: str
+    command: str
+    status: int = 0
+    columns: int = 100
+
+
+# Commands that need a GPU, or files that are not staged yet, are lines here like any other.
+SHOTS = [
+    Shot("info", "cakert info", columns=110),
+    Shot("demo", "cakert demo"),
+    Shot("inspect", "cakert inspect kernel.cubin", columns=116),
+    Shot("inspect-library", "cakert inspect libmine.so", columns=116),
+    Shot("diff", "cakert inspect old.cubin new.cubin --diff"),
+    Shot("damaged", "cakert inspect damaged.cubin", status=1),
+]
+
+
+def _shipped(name: str) -> bytes:
+    from cakert.cubins import store
+
+    return (store().root / f"{name}.cubin").read_bytes()
+
+
+def _library() -> bytes:
+    """A host file around a fatbin: code for two GPUs and PTX, compressed as nvcc does it."""
+    from cakert.cubins import store
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    try:
+        from helpers.fatbin_files import entry, fatbin, host_file
+    finally:
+        sys.path.pop(0)
+    name = "vsa_portable_r64_d64_bf16"
+    text = next(store().ptx(e) for e in store().entries if e.file == f"{name}.sm_90.cubin")
+    return host_file(
+        {
+            ".nv_fatbin": fatbin(
+                entry("elf", _shipped(f"{name}.sm_90"), arch=90, method="zstd"),
+                entry("elf", _shipped(f"{name}.sm_100a"), arch=100, suffix="a", method="zstd"),
+                entry("ptx", text.encode() + bytes(1), arch=90, method="zstd"),
+            )
+        }
+    )
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "kernel.cubin": lambda: _shipped("vsa_sm90_r64_d128_bf16.sm_90a"),
+    "old.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90"),
+    "new.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_100a"),
+    "damaged.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90")[:20000],
+    "libmine.so": _library,
+}
+
+
+def stage(folder: Path) -> None:
+    """Write the files that commands of SHOTS and of docs/ name."""
+    for name, make in FILES.items():
+        (folder / name).write_bytes(make())
+
+
+def run_in_terminal(shot: Shot, folder: Path) -> str:
+    """What the command writes to a terminal, escape sequences included.
+
+    Raises
+    ------
+    RuntimeError
+        It ended with another status than the shot's.
+    """
+    terminal, line = pty.openpty()
+    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("4H", ROWS, shot.columns, 0, 0))
+    arguments = shlex.split(shot.command)
+    # `cakert` of this interpreter, not of PATH.
+    command = [sys.executable, "-m", "cakert.cli", *arguments[1:]]
+    package_root = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=line,
+        stderr=line,
+        env=os.environ
+        | {"TERM": "xterm-256color", "COLUMNS": str(shot.columns), "PYTHONPATH": package_root},
+    )
+    os.close(line)
+    written = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # Linux says so when the last writer has gone
+            break
+        if not part:
+            break
+        written += part
+    os.close(terminal)
+    if process.wait() != shot.status:
+        text = written.decode(errors="replace")
+        raise RuntimeError(
+            f"{shot.command}: exit status {process.returncode}, expected {shot.status}\n{text}"
+        )
+    return settle(written.decode())
+
+
+def settle(written: str) -> str:
+    """The text that stays: without what a progress bar drew and took away again."""
+    written = written.replace("\r\n", "\n")
+    written = re.sub(r"\x1b\[\?25[lh]", "", written)  # cursor off and on
+    kept: list[str] = []
+    for row in written.split("\n"):
+        parts = re.split(r"\r|\x1b\[2K", row)
+        while "\x1b[1A" in parts:  # up a row, to erase it
+            parts.remove("\x1b[1A")
+            kept.pop()
+        kept.append(parts[-1])
+    return "\n".join(kept).strip("\n")
+
+
+def svg(shot: Shot, written: str) -> str:
+    """The picture: the command behind a prompt, then what it wrote."""
+    from rich._export_format import CONSOLE_SVG_FORMAT
+    from rich.console import Console
+    from rich.terminal_theme import DIMMED_MONOKAI
+    from rich.text import Text
+
+    template = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    template = re.sub(r"Fira Code(, monospace)?", "monospace", template)
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(
+            record=True, width=shot.columns, file=nowhere, force_terminal=True, highlight=False,
+            color_system="truecolor",
+        )  # fmt: skip
+        console.print(Text.assemble(("$ ", "bold green"), (shot.command, "bold")))
+        console.print(Text.from_ansi(written))
+        return console.export_svg(
+            title="", theme=DIMMED_MONOKAI, code_format=template, unique_id=f"shot-{shot.name}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="pictures to draw; all where none is named")
+    parser.add_argument("--list", action="store_true", help="print names and commands only")
+    options = parser.parse_args()
+    unknown = set(options.names) - {shot.name for shot in SHOTS}
+    if unknown:
+        parser.error(f"no picture is called {', '.join(sorted(unknown))}")
+    shots = [shot for shot in SHOTS if not options.names or shot.name in options.names]
+    if options.list:
+        for shot in shots:
+            print(f"{shot.name:16} {shot.command}")
+        return
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        stage(folder)
+        for shot in shots:
+            target = PICTURES / f"{shot.name}.svg"
+            target.write_text(svg(shot, run_in_terminal(shot, folder)))
+            print(f"{target.relative_to(ROOT)}: {shot.command}")
+
+
+if __name__ == "__main__":
+    main()
