@@ -1,8 +1,6 @@
 """Sphinx: pages in Markdown (MyST), the API from docstrings (numpydoc style).
 
-    pip install -e '.[docs]'
-    sphinx-build -W --keep-going -b html docs build/docs
-    sphinx-build -b linkcheck docs build/linkcheck     # links to other sites; needs a network
+How to build is in docs/these-pages.md.
 """
 
 from __future__ import annotations

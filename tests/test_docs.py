@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import sys
 from pathlib import Path
@@ -23,6 +25,67 @@ def test_links_lead_somewhere(project):
         for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pictures_are_drawn_by_the_script_and_shown(project):
+    import make_shots
+
+    drawn = {f"{shot.name}.svg" for shot in make_shots.SHOTS}
+    assert drawn == {path.name for path in (project / "docs" / "pictures").iterdir()}
+    assert len(drawn) == len(make_shots.SHOTS)
+    shown = set()
+    for page in pages(project):
+        shown |= set(re.findall(r"\]\((?:docs/)?pictures/([^)#\s]+)\)", page.read_text()))
+    assert shown == drawn  # that a page's links lead somewhere is tested above
+
+
+def test_pictures_fetch_nothing_and_show_their_command(project):
+    import make_shots
+
+    for shot in make_shots.SHOTS:
+        picture = (project / "docs" / "pictures" / f"{shot.name}.svg").read_text()
+        assert not re.findall(r"url\((?!#)|href|@font-face|@import", picture), shot.name
+        text = html.unescape(re.sub(r"<[^>]*>", "", picture)).replace("\xa0", " ")
+        assert f"$ {shot.command}" in text
+
+
+def test_a_picture_is_the_same_for_the_same_output():
+    import make_shots
+
+    shot = make_shots.Shot("trial", "cakert trial", columns=40)
+    written = "\x1b[1mbold\x1b[0m\n\rhalf\r\x1b[2Kwhole\nbar\n\r\x1b[1A\x1b[2Kend"
+    settled = make_shots.settle(written)
+    assert settled == "\x1b[1mbold\x1b[0m\nwhole\nend"
+    assert make_shots.svg(shot, settled) == make_shots.svg(shot, settled)
+    assert "trial" in make_shots.svg(shot, settled)
+
+
+def test_numbers_of_the_performance_page_are_those_of_the_json(project):
+    import bench_tables
+
+    page = (project / "docs" / "performance.md").read_text()
+    report = json.loads((project / "docs" / "bench" / "h200.json").read_text())
+    assert bench_tables.fill(page, report) == page
+    rows = bench_tables.speed(report).splitlines()[2:]
+    assert len(rows) == len({row["workload"] for row in report["rows"]})
+    # One that is checked by hand here: a changed number must change the page.
+    assert "| 7 x 109,632, 64 of 1,713 | 64, 128 | 506 | 475 | 348 | 508 | 1.00 |" in page
+    report["rows"][0]["tflops"] += 10
+    assert bench_tables.fill(page, report) != page
+    with pytest.raises(ValueError, match="one table 'run'"):
+        bench_tables.fill(page.replace("<!-- run -->", ""), report)
+
+
+def test_every_page_is_in_the_table_of_contents(project):
+    index = (project / "docs" / "index.md").read_text()
+    listed = re.findall(r"^([\w/*\[\]-]+)$", index, re.MULTILINE)
+    found = {
+        str(path.relative_to(project / "docs").with_suffix(""))
+        for pattern in ("*.md", "api/*.rst")
+        for path in (project / "docs").glob(pattern)
+    }
+    missing = {name for name in found - {"index"} if not any(map(Path(name).match, listed))}
+    assert not missing
 
 
 def test_nothing_is_left_to_be_filled_in(project):

@@ -6,8 +6,8 @@
     tools/make_shots.py --list
 
 A picture is a line of SHOTS. Commands run in a folder with the files that FILES stages, in a
-terminal of the picture's width. The SVG names no font of the network and holds no random identifier,
-so the same output gives the same file.
+terminal of the picture's width. The SVG names no font of the network and holds no random
+identifier, so the same output gives the same file.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ SHOTS = [
     Shot("inspect", "cakert inspect kernel.cubin", columns=116),
     Shot("inspect-library", "cakert inspect libmine.so", columns=116),
     Shot("diff", "cakert inspect old.cubin new.cubin --diff"),
+    Shot("own-kernel", "cakert inspect scale.cubin"),
     Shot("damaged", "cakert inspect damaged.cubin", status=1),
 ]
 
@@ -86,6 +87,10 @@ FILES: dict[str, Callable[[], bytes]] = {
     "new.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_100a"),
     "damaged.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90")[:20000],
     "libmine.so": _library,
+    **{
+        name: (ROOT / "tests" / "data" / "docs" / name).read_bytes
+        for name in ("scale.cubin", "scale.ptx")
+    },
 }
 
 
