@@ -5,9 +5,14 @@ How to build is in docs/these-pages.md.
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 import cakert.errors  # noqa: F401  the package must be there: autodoc would only warn
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 project = "cakert"
 copyright = "the authors of cakert, Apache-2.0"  # noqa: A001  Sphinx's name for it
@@ -30,3 +35,14 @@ napoleon_use_rtype = False
 napoleon_custom_sections = [("Keys", "params_style")]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say it, with shapes and units
+
+
+def lead_to_the_index(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Here the README is the index. MyST copies other files that a page links to."""
+    source[0] = re.sub(r"\]\(\.\./README\.md(#[\w-]*)?\)", "](index.md)", source[0])
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.connect("source-read", lead_to_the_index)
+    return {"parallel_read_safe": True}
