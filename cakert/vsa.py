@@ -42,7 +42,7 @@ class _Held(NamedTuple):
 
 
 class CakeVsaPlan(dict[str, Any]):
-    """What :func:`plan_cake_vsa` returns: a dict to read, and the launch that it describes.
+    """What :func:`~cakert.plan_cake_vsa` returns: a dict to read, and the launch that it describes.
 
     Changing a key has no effect on a run. A plan owns device memory and is bound to its process:
     it cannot be copied or pickled. Arrays are tensors of the framework of the pattern that was
@@ -150,7 +150,7 @@ def plan_cake_vsa(
 
     Returns
     -------
-    A :class:`CakeVsaPlan`, which lists its keys.
+    A :class:`~cakert.vsa.CakeVsaPlan`, which lists its keys.
 
     Raises
     ------
@@ -277,7 +277,7 @@ def run_cake_vsa(
     Parameters
     ----------
     plan
-        From :func:`plan_cake_vsa`.
+        From :func:`~cakert.plan_cake_vsa`.
     q
         (M, num_qo_heads, head_dim), contiguous, dtype and device of the plan, 16-byte aligned.
     k, v
@@ -336,8 +336,8 @@ def update_cake_vsa(
     Parameters
     ----------
     plan
-        From :func:`plan_cake_vsa`. Its ``row_counts`` is written; the other keys go on describing
-        the pattern of plan.
+        From :func:`~cakert.plan_cake_vsa`. Its ``row_counts`` is written; the other keys go on
+        describing the pattern of plan.
     block_mask
         As in plan; for plans of a mask or BSR.
     q2k_indices, q2k_num

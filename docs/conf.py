@@ -28,8 +28,8 @@ html_theme = "furo"
 html_title = f"cakert {release}"
 # The system's fonts and nothing from other sites: the pages can be read offline.
 html_show_sphinx = False
-html_copy_source = False
 
+default_role = "py:obj"  # `Kernel` in a docstring: a link where it is one, code anyway
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Keys", "params_style")]

@@ -7,7 +7,6 @@ name. `tests/gpu/test_docs_on_gpu.py` runs all of them as they stand, on a GPU.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -162,8 +161,6 @@ def test_command(command, folder):
     build_parser().parse_args(arguments)  # exits where it is no command of ours
     if command in PARSED_ONLY:
         return
-    if "libmine.so" in arguments and not importlib.util.find_spec("zstandard"):
-        pytest.skip("the library's images are compressed: no zstandard")
     package_root = str(Path(cakert.__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
