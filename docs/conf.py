@@ -20,6 +20,9 @@ version = release = metadata.version("cakert")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
+# The highlighter does not know all of PTX.
+suppress_warnings = ["misc.highlighting_failure"]
+
 # Pages are read on code hosts, too, so they are plain Markdown: links are relative, and the
 # headings that they lead to have the anchors that code hosts give them.
 myst_heading_anchors = 3

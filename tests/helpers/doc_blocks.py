@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,9 +86,9 @@ def commands(block: Block) -> list[str]:
     What stands behind two spaces or more, or behind `#`, says what the command does.
     """
     found = []
-    for line in block.text.replace("\\\n", " ").splitlines():
+    for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
         for part in line.removeprefix("$ ").split("&&"):
             command = re.sub(r"\s{2,}.*|\s+#.*", "", part.strip())
             if re.match(r"cakert( |$)", command):
-                found.append(shlex.join(shlex.split(command)))
+                found.append(command)
     return found
