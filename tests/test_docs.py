@@ -48,6 +48,7 @@ def test_pictures_fetch_nothing_and_show_their_command(project):
         assert not re.findall(r"url\((?!#)|href|@font-face|@import", picture), shot.name
         text = html.unescape(re.sub(r"<[^>]*>", "", picture)).replace("\xa0", " ")
         assert f"$ {shot.command}" in text
+        assert not re.findall(r"/(?:tmp|root|home|work)/", text), f"{shot.name}: a folder of ours"
 
 
 def test_a_picture_is_the_same_for_the_same_output():
@@ -59,6 +60,9 @@ def test_a_picture_is_the_same_for_the_same_output():
     assert settled == "\x1b[1mbold\x1b[0m\nwhole\nend"
     assert make_shots.svg(shot, settled) == make_shots.svg(shot, settled)
     assert "trial" in make_shots.svg(shot, settled)
+    row = f"│ in {make_shots.ROOT}/cakert    │ well │"
+    assert make_shots.anonymous(row).startswith("│ in ~/cakert/cakert    ")
+    assert len(make_shots.anonymous(row)) == len(row)
 
 
 def test_numbers_of_the_performance_page_are_those_of_the_json(project):

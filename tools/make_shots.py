@@ -152,8 +152,20 @@ def settle(written: str) -> str:
         while "\x1b[1A" in parts:  # up a row, to erase it
             parts.remove("\x1b[1A")
             kept.pop()
-        kept.append(parts[-1])
+        kept.append(anonymous(parts[-1]))
     return "\n".join(kept).strip("\n")
+
+
+def anonymous(row: str) -> str:
+    """A row without the folder of this source tree; the rules of its table stay where they are."""
+    place = "~/cakert"
+    while str(ROOT) in row:
+        before, behind = row.split(str(ROOT), 1)
+        text, rule, rest = behind.partition("│")
+        if rule:
+            text += " " * max(0, len(str(ROOT)) - len(place))
+        row = f"{before}{place}{text}{rule}{rest}"
+    return row
 
 
 def svg(shot: Shot, written: str) -> str:
