@@ -86,7 +86,7 @@ def commands(block: Block) -> list[str]:
     What stands behind two spaces or more, or behind `#`, says what the command does.
     """
     found = []
-    for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
+    for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines():
         for part in line.removeprefix("$ ").split("&&"):
             command = re.sub(r"\s{2,}.*|\s+#.*", "", part.strip())
             if re.match(r"cakert( |$)", command):
