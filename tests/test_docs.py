@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+import bench_tables
+import make_shots
 import numpy as np
 import pytest
 
@@ -28,8 +30,6 @@ def test_links_lead_somewhere(project):
 
 
 def test_pictures_are_drawn_by_the_script_and_shown(project):
-    import make_shots
-
     drawn = {f"{shot.name}.svg" for shot in make_shots.SHOTS}
     there = {path.name for path in (project / "docs" / "pictures").iterdir()}
     assert drawn <= there
@@ -41,8 +41,6 @@ def test_pictures_are_drawn_by_the_script_and_shown(project):
 
 
 def test_pictures_fetch_nothing_and_show_their_command(project):
-    import make_shots
-
     for shot in make_shots.SHOTS:
         picture = (project / "docs" / "pictures" / f"{shot.name}.svg").read_text()
         assert not re.findall(r"url\((?!#)|href|@font-face|@import", picture), shot.name
@@ -51,9 +49,26 @@ def test_pictures_fetch_nothing_and_show_their_command(project):
         assert not re.findall(r"/(?:tmp|root|home|work)/", text), f"{shot.name}: a folder of ours"
 
 
-def test_a_picture_is_the_same_for_the_same_output():
-    import make_shots
+def texts(picture: str) -> str:
+    return html.unescape("".join(re.findall(r"<text [^>]*>(.*?)</text>", picture)))
 
+
+@pytest.mark.parametrize("name", [shot.name for shot in make_shots.SHOTS if not shot.varies])
+def test_a_picture_shows_what_the_command_prints(project, tmp_path, name):
+    (shot,) = [shot for shot in make_shots.SHOTS if shot.name == name]
+    make_shots.stage(tmp_path)
+    drawn = texts(make_shots.svg(shot, make_shots.run_in_terminal(shot, tmp_path)))
+    assert drawn == texts((project / "docs" / "pictures" / f"{name}.svg").read_text())
+    assert len(drawn) > 100
+
+
+def test_another_exit_status_than_the_pictures_is_an_error(tmp_path):
+    shot = make_shots.Shot("none", "cakert inspect nothing.cubin")
+    with pytest.raises(RuntimeError, match="exit status 1, expected 0"):
+        make_shots.run_in_terminal(shot, tmp_path)
+
+
+def test_a_picture_is_the_same_for_the_same_output():
     shot = make_shots.Shot("trial", "cakert trial", columns=40)
     written = "\x1b[1mbold\x1b[0m\n\rhalf\r\x1b[2Kwhole\nbar\n\r\x1b[1A\x1b[2Kend"
     settled = make_shots.settle(written)
@@ -66,8 +81,6 @@ def test_a_picture_is_the_same_for_the_same_output():
 
 
 def test_numbers_of_the_performance_page_are_those_of_the_json(project):
-    import bench_tables
-
     page = (project / "docs" / "performance.md").read_text()
     report = json.loads((project / "docs" / "bench" / "h200.json").read_text())
     assert bench_tables.fill(page, report) == page

@@ -33,18 +33,34 @@ ROWS = 60
 
 
 class Shot(NamedTuple):
-    """A picture: its file's stem, the command as a reader types it, and its exit status."""
+    """A picture.
+
+    Attributes
+    ----------
+    name
+        Its file without the suffix.
+    command
+        As a reader types it.
+    status
+        The exit status that it ends with.
+    columns
+        Width of the terminal.
+    varies
+        Whether it shows times, versions or what this machine has; the others are tested to show
+        what the command prints today.
+    """
 
     name: str
     command: str
     status: int = 0
     columns: int = 100
+    varies: bool = False
 
 
 # Commands that need a GPU, or files that are not staged yet, are lines here like any other.
 SHOTS = [
-    Shot("info", "cakert info", columns=110),
-    Shot("demo", "cakert demo"),
+    Shot("info", "cakert info", columns=110, varies=True),
+    Shot("demo", "cakert demo", varies=True),
     Shot("inspect", "cakert inspect kernel.cubin", columns=116),
     Shot("inspect-library", "cakert inspect libmine.so", columns=116),
     Shot("diff", "cakert inspect old.cubin new.cubin --diff"),
