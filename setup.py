@@ -88,6 +88,7 @@ PACKAGES = [
     "cakert",
     "cakert.cli",
     "cakert.cubins",
+    "cakert.explanation",
     "cakert.inspect",
     "cakert.runtime",
     "cakert.sim",

@@ -18,6 +18,7 @@ __all__ = [
     "Library",
     "__version__",
     "check_cake_vsa",
+    "explain",
     "plan_cake_vsa",
     "reference",
     "run_cake_vsa",
@@ -28,6 +29,7 @@ __all__ = [
 if TYPE_CHECKING:
     from cakert import reference, sim
     from cakert.errors import CubinError, CudaError
+    from cakert.explanation import explain
     from cakert.runtime.library import Kernel, Launcher, Library
     from cakert.runtime.memory import DeviceArray
     from cakert.vsa import check_cake_vsa, plan_cake_vsa, run_cake_vsa, update_cake_vsa
@@ -43,6 +45,7 @@ _HOMES = {
     "Launcher": "cakert.runtime.library",
     "Library": "cakert.runtime.library",
     "check_cake_vsa": "cakert.vsa",
+    "explain": "cakert.explanation",
     "plan_cake_vsa": "cakert.vsa",
     "run_cake_vsa": "cakert.vsa",
     "update_cake_vsa": "cakert.vsa",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Route", "choose", "families", "only"]
+__all__ = ["Route", "choose", "considered", "families", "only"]
 
 # How dtypes are spelled in kernel names.
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
@@ -71,6 +71,8 @@ class _Family:
     # Whether it is the better one of those that come after it, from the numbers of rows, of KV
     # blocks and of SMs.
     suits: Callable[[int, int, int], bool] = lambda rows, kv_blocks, sms: True
+    # The same in words.
+    when: str = "always"
 
 
 def _one_row_an_sm(rows: int, kv_blocks: int, sms: int) -> bool:
@@ -127,6 +129,7 @@ _FAMILIES = (
         per_sm=1,
         split=_split_rows,
         suits=_one_row_an_sm,
+        when="with at most one row an SM, and two KV blocks or more",
     ),
     _Family(
         name="sm90_group",
@@ -139,6 +142,7 @@ _FAMILIES = (
         per_sm=1,
         grouped=True,
         suits=_pays_in_groups,
+        when="with more than two rows an SM",
     ),
     _Family(
         name="sm90",
@@ -210,6 +214,40 @@ def only(family: str) -> Iterator[None]:
         yield
     finally:
         _only.reset(token)
+
+
+def considered(
+    capability: tuple[int, int],
+    *,
+    R: int,
+    head_dim: int,
+    rows: int,
+    kv_blocks: int,
+    sms: int,
+) -> tuple[tuple[str, str, bool], ...]:
+    """Each family by preference: name, when it is taken in words, and whether it is here.
+
+    "Here" is the problem, given as to :func:`choose`; :func:`only` is not looked at. A family has
+    one entry: of a line of the table that device and shapes admit, if there is one.
+    """
+    result: dict[str, tuple[str, str, bool]] = {}
+    for family in _FAMILIES:
+        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(family.capabilities))
+        if capability not in family.capabilities:
+            answer = (family.name, f"on compute capability {known}", False)
+        elif R not in family.blocks:
+            answer = (family.name, f"with blocks of {_listed(family.blocks)} tokens", False)
+        elif head_dim not in family.head_dims:
+            answer = (family.name, f"with head_dim {_listed(family.head_dims)}", False)
+        else:
+            result[family.name] = (family.name, family.when, family.suits(rows, kv_blocks, sms))
+            continue
+        result.setdefault(family.name, answer)
+    return tuple(result.values())
+
+
+def _listed(numbers: frozenset[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def choose(

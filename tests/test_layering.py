@@ -15,6 +15,7 @@ PACKAGE = Path(cakert.__file__).parent
 # Top first: a module may import from later lines only, and from its own line.
 LAYERS = [
     ["cakert.cli"],
+    ["cakert.explanation"],
     ["cakert.vsa"],
     ["cakert.vsa_device"],
     ["cakert.vsa_launch"],

@@ -26,6 +26,7 @@ PUBLIC = {
     "Launcher",
     "Library",
     "check_cake_vsa",
+    "explain",
     "plan_cake_vsa",
     "run_cake_vsa",
     "update_cake_vsa",

@@ -12,7 +12,7 @@ from pathlib import Path
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     from cakert import __version__
-    from cakert.cli import demo, info, inspect, load
+    from cakert.cli import demo, explain, info, inspect, load
 
     parser = argparse.ArgumentParser(
         prog="cakert",
@@ -21,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cakert {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
     demo.add_parser(commands)
+    explain.add_parser(commands)
     info.add_parser(commands)
     inspect.add_parser(commands)
     load.add_parser(commands)
