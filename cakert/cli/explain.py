@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from cakert.cli.mask_file import PatternFile
     from cakert.explanation import Explanation
 
-_MOST_ENTRIES = 2**30  # of the lists of a plan, 2 bytes each or 4
 _NAMED = ("h200", "h100", "b200", "b300")
 
-_EPILOG = """MASK is a .npy file with a mask, bool or integers (not 0: selected), of shape (heads, MB, NB)
-or, for all heads, (MB, NB); or a .npz file with block_mask; or q2k_indices and, if need be,
-q2k_num; or indptr and indices (BSR, for all heads); each with kv_block_lens, if need be.
+_EPILOG = """MASK is a .npy file with a mask, bool or integers (not 0: selected), of shape
+(heads, MB, NB) or, for all heads, (MB, NB); or a .npz file with block_mask; or q2k_indices and, if
+need be, q2k_num; or indptr and indices (BSR, for all heads); each with kv_block_lens, if need be.
 
 examples:
   cakert explain mask.npy                       as on an H200; no GPU is needed
@@ -77,6 +76,8 @@ def _plan_arguments(args: argparse.Namespace, pattern: PatternFile) -> dict[str,
     """The arguments of plan but the device; what they have to fulfil is left to plan."""
     import numpy as np
 
+    from cakert.cli.mask_file import MOST_ENTRIES
+
     mask, heads = pattern.block_mask, args.heads
     if mask is not None:
         q_blocks, kv_blocks = mask.shape[-2:]
@@ -101,9 +102,9 @@ def _plan_arguments(args: argparse.Namespace, pattern: PatternFile) -> dict[str,
         kv_blocks = args.kv_blocks
         # The lists of a plan are as long as an update may make them; a mask's file is so, too.
         entries = heads * q_blocks * kv_blocks
-        if entries > _MOST_ENTRIES:
+        if entries > MOST_ENTRIES:
             raise ValueError(
-                f"heads * query blocks * KV blocks must be at most {_MOST_ENTRIES} here, "
+                f"heads * query blocks * KV blocks must be at most {MOST_ENTRIES} here, "
                 f"got {entries}"
             )
     return {

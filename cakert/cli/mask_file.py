@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cakert.validation import MAX_LIST_ENTRIES
-
 Array = npt.NDArray[Any]
 
+# Of a file, and of the lists planned from it (2 bytes each or 4): what a machine has room for.
+MOST_ENTRIES = 2**30
 _NAMES = ("block_mask", "q2k_indices", "q2k_num", "indptr", "indices", "kv_block_lens")
+_NPY, _ZIP = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
+# What numpy and zipfile raise for damaged files.
+_DAMAGE = (
+    EOFError, KeyError, NotImplementedError, OSError, OverflowError, RuntimeError, SyntaxError,
+    TypeError, UnicodeError, ValueError, struct.error, tokenize.TokenError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -54,48 +63,52 @@ def read_pattern(path: Path) -> PatternFile:
     """
     with path.open("rb") as file:
         magic = file.read(6)
-    try:
-        if magic == b"\x93NUMPY":
-            # Mapped, a header that promises more than the file has is an error, not an allocation.
-            found = {"block_mask": np.load(path, mmap_mode="r", allow_pickle=False)}
-        elif magic[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
-            found = _arrays(path)
-        else:
-            raise ValueError("it is neither a .npy nor a .npz file")
-        arrays = {name: _checked(name, array) for name, array in found.items()}
-    except (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, SyntaxError,
-            UnicodeError, zipfile.BadZipFile, zlib.error) as problem:  # fmt: skip
-        raise ValueError(f"{path}: {problem}") from problem
+        try:
+            if magic == _NPY:
+                file.seek(0)
+                found = {"block_mask": _array("it", file, path.stat().st_size)}
+            elif magic[:4] in _ZIP:
+                found = _arrays(path)
+            else:
+                raise ValueError("it is neither a .npy nor a .npz file")
+            arrays = {name: _checked(name, array) for name, array in found.items()}
+        except _DAMAGE as problem:
+            raise ValueError(f"{path}: {str(problem) or type(problem).__name__}") from problem
     return PatternFile(**arrays)
 
 
+def _array(name: str, file: IO[bytes], size: int) -> Array:
+    """An array of .npy form, once its header promises no more than the `size` of the file."""
+    version = np.lib.format.read_magic(file)
+    shape, _, dtype = (
+        np.lib.format.read_array_header_1_0(file)
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0(file)
+    )
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects, which are not read")
+    count = 1
+    for each in shape:
+        count *= each
+    _check_size(name, shape, count)
+    if count * dtype.itemsize > size:
+        raise ValueError(
+            f"{name} should have {count * dtype.itemsize} bytes for shape {shape} of {dtype}, but "
+            f"the file has {size}"
+        )
+    file.seek(0)
+    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
 def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file that have a name of ours, none larger than what is planned."""
+    """The arrays of a .npz file that have a name of ours."""
     found: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive:
         sizes = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         for name in _NAMES:
-            if name not in sizes:
-                continue
-            info = sizes[name]
-            with archive.open(info) as member:
-                version = np.lib.format.read_magic(member)
-                shape, _, dtype = (
-                    np.lib.format.read_array_header_1_0(member)
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0(member)
-                )
-                count = 1
-                for size in shape:
-                    count *= size
-                _check_size(name, shape, count)
-                if count * dtype.itemsize > info.file_size:
-                    raise ValueError(
-                        f"{name} should have {count * dtype.itemsize} bytes for shape {shape}, "
-                        f"the file has {info.file_size}"
-                    )
-            with archive.open(info) as member:
-                found[name] = np.lib.format.read_array(member, allow_pickle=False)
+            if name in sizes:
+                with archive.open(sizes[name]) as member:
+                    found[name] = _array(name, member, sizes[name].file_size)
     if not found:
         have = ", ".join(map(ascii, sorted(sizes)[:8])) or "nothing"
         raise ValueError(
@@ -105,9 +118,9 @@ def _arrays(path: Path) -> dict[str, Array]:
 
 
 def _check_size(name: str, shape: tuple[int, ...], count: int) -> None:
-    if count > MAX_LIST_ENTRIES:
+    if count > MOST_ENTRIES:
         raise ValueError(
-            f"{name} must have at most {MAX_LIST_ENTRIES} entries, got {count} in shape {shape}"
+            f"{name} must have at most {MOST_ENTRIES} entries, got {count} in shape {shape}"
         )
     if count == 0:
         raise ValueError(f"{name} must not be empty, got shape {shape}")

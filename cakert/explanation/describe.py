@@ -13,7 +13,6 @@ from cakert.explanation.reasons import main_reason, notes_of, why_this_family
 from cakert.explanation.records import (
     QUANTILES,
     Explanation,
-    Load,
     Machine,
     RowCounts,
     Shape,
@@ -90,16 +89,17 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
     by_head = selection.counts.reshape(shape.num_qo_heads, shape.q_blocks)
     selected = int(selection.counts.sum())
     groups = selection.groups
+    heat, needed = _patches(shape, selection)
     tiles = Tiles(
         selected=selected,
         fetched=selected if groups is None else int(groups.fetched.sum()),
         groups=0 if groups is None else len(groups.fetched),
-        distinct=_distinct(shape, selection),
+        distinct=int(np.count_nonzero(needed)),
     )
     tile = 2 * shape.block * shape.head_dim * 2  # K and V, 16-bit
     outer = 2 * shape.num_qo_heads * shape.q_tokens * shape.head_dim * 2  # q and out
     plan_bytes = sum(int(space.nbytes) for space in held.workspace.values())
-    lists = _list_bytes(shape, tiles, load, selection)
+    lists = _list_bytes(shape, tiles, len(selection.counts))
     traffic = Traffic(
         hbm=outer + tiles.distinct * tile + lists,
         l2=outer + tiles.fetched * tile + lists,
@@ -135,7 +135,7 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
         density=selected / (by_head.size * shape.kv_blocks),
         head_density=head_density,
         row_counts=by_head,
-        heat=_heat(shape, selection),
+        heat=heat,
         counts=_row_counts(selection.counts),
         tiles=tiles,
         load=load,
@@ -147,7 +147,7 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
         bound=bound,
         cause=cause,
         reason=reason,
-        notes=notes_of(shape, machine, rates, costs),
+        notes=notes_of(shape, machine, rates, costs, cause),
     )
 
 
@@ -169,41 +169,40 @@ def _machine_of(device: Device) -> Machine:
 
 
 def _row_counts(counts: npt.NDArray[np.int64]) -> RowCounts:
-    found = np.percentile(counts, QUANTILES, method="inverted_cdf")
+    rows = len(counts)
+    ordered = np.sort(counts)
     return RowCounts(
-        rows=len(counts),
+        rows=rows,
         empty=int(np.count_nonzero(counts == 0)),
-        least=int(counts.min()),
+        least=int(ordered[0]),
         mean=float(counts.mean()),
-        most=int(counts.max()),
-        quantiles=dict(zip(QUANTILES, map(int, found), strict=True)),
+        most=int(ordered[-1]),
+        quantiles={each: int(ordered[-(-each * rows // 100) - 1]) for each in QUANTILES},
     )
 
 
-def _distinct(shape: Shape, selection: pattern.Selection) -> int:
-    """(KV head, block) pairs that any row selects."""
-    per_head = shape.q_blocks * (shape.num_qo_heads // shape.num_kv_heads)
-    wanted = np.zeros((shape.num_kv_heads, shape.kv_blocks), np.bool_)
-    wanted[selection.rows // per_head, selection.blocks] = True
-    return int(np.count_nonzero(wanted))
-
-
-def _list_bytes(shape: Shape, tiles: Tiles, load: Load, selection: pattern.Selection) -> int:
-    """What of the plan's memory a run has to read: entries in use, and a few words a row."""
-    index = 2 if shape.kv_blocks < 65536 else 4
-    if selection.groups is not None:
-        return tiles.fetched * (index + 1) + tiles.groups * (4 + 8)
-    return tiles.selected * index + len(selection.counts) * 8
-
-
-def _heat(shape: Shape, selection: pattern.Selection) -> npt.NDArray[np.float64]:
-    """Density of patches of (query block, KV block) cells of each query head."""
+def _patches(
+    shape: Shape, selection: pattern.Selection
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Density of patches of the cells of each query head; the blocks that a KV head needs."""
     high, wide = (min(size, _PATCHES) for size in (shape.q_blocks, shape.kv_blocks))
     q_patch = np.arange(shape.q_blocks) * high // shape.q_blocks
     kv_patch = np.arange(shape.kv_blocks) * wide // shape.kv_blocks
-    head, q_block = np.divmod(selection.rows, shape.q_blocks)
-    cell = (head * high + q_patch[q_block]) * wide + kv_patch[selection.blocks]
-    found = np.bincount(cell, minlength=shape.num_qo_heads * high * wide)
+    group = shape.num_qo_heads // shape.num_kv_heads
+    found = np.zeros(shape.num_qo_heads * high * wide, np.int64)
+    needed = np.zeros((shape.num_kv_heads, shape.kv_blocks), np.bool_)
+    for rows, blocks in selection.cells():
+        head, q_block = np.divmod(rows, shape.q_blocks)
+        needed[head // group, blocks] = True
+        cell = (head * high + q_patch[q_block]) * wide + kv_patch[blocks]
+        found += np.bincount(cell, minlength=len(found))
     size = np.bincount(q_patch)[:, None] * np.bincount(kv_patch)
-    result: npt.NDArray[np.float64] = found.reshape(-1, high, wide) / size
-    return result
+    return found.reshape(-1, high, wide) / size, needed
+
+
+def _list_bytes(shape: Shape, tiles: Tiles, rows: int) -> int:
+    """What of the plan's memory a run has to read: entries in use, and a few words a row."""
+    index = 2 if shape.kv_blocks < 65536 else 4
+    if tiles.groups:
+        return tiles.fetched * (index + 1) + tiles.groups * (4 + 8)
+    return tiles.selected * index + rows * 8

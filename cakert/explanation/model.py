@@ -13,7 +13,16 @@ import numpy as np
 
 from cakert.explanation.records import Load, Machine, Shape
 
-__all__ = ["DEVICES", "Costs", "Rates", "costs_of", "footprint_mib", "limits_of", "rates_of"]
+__all__ = [
+    "DEVICES",
+    "Costs",
+    "Rates",
+    "costs_of",
+    "footprint_mib",
+    "limits_of",
+    "rates_of",
+    "start_us",
+]
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Costs:
     Attributes
     ----------
     start
-        From the launch to the first product, and from the last one to the end.
+        From the launch to the first product but for the fill, and from the last one to the end.
     turn
         From the last step of a group to the first of the next one.
     step
@@ -94,22 +103,30 @@ _RATES = {
 # three workloads (docs/kernels.md, "What bounds it").
 _OF_L2 = 0.9
 
-# (family, R, head_dim). Of groups `start` and `turn` are 8,200 and 2,900 clocks at 1.79 GHz, read in
-# the kernel (docs/kernels.md, "What bounds it"). Every `step`, the other `start`s and `join` were
-# fitted to docs/bench/h200.json and, where a kernel is used for few rows, to the tables of
-# docs/kernels.md; `alone` is from the column "a row a CTA" there. tools/check_explain.py finds
-# `error`.
+# All SMs filling their rings at once with what is not in L2: 5,600 clocks at 1.79 GHz, read in the
+# kernel (docs/kernels.md, "What bounds it"). A problem that moves less fills less.
+_FILL = 3.1
+
+# (family, R, head_dim). Sources: docs/bench/h200.json; the tables of few rows in docs/kernels.md,
+# "sm90_split"; clocks that were read in kernels, the same page.
+# sm90_group: `start` 2,600 clocks (8,200 with the fill), `turn` 2,900; `step` fitted to the JSON.
+# sm90, R = 128: `start` taken from sm90_group; `step` fitted to the JSON.
+# sm90, R = 64: `alone` is the slope between 16 and 64 entries in the column "a row a CTA", `start`
+# what is left of its other lines (fitted together where there is no line of 64 entries); `step`
+# fitted to the JSON and, for head_dim 128, to the table of "Which kernel".
+# sm90_split: `join` 3,000 clocks; `start` and `step` fitted to its column.
+# `error` is found by tools/check_explain.py and rounded away from 0.
 _COSTS = {
-    ("sm90_group", 64, 128): Costs(start=4.6, turn=1.6, step=1.84, error=(-0.05, 0.05)),
-    ("sm90", 64, 64): Costs(start=3.9, step=0.339, alone=0.55, error=(-0.08, 0.01)),
-    ("sm90", 64, 96): Costs(start=3.9, step=0.4205, alone=0.63, error=(-0.13, 0.01)),
-    ("sm90", 64, 128): Costs(start=3.9, step=0.60, alone=0.715, error=(-0.20, 0.17)),
-    ("sm90", 128, 64): Costs(start=4.6, step=1.209, error=None),
-    ("sm90", 128, 96): Costs(start=4.6, step=1.551, error=None),
-    ("sm90", 128, 128): Costs(start=4.6, step=1.74, error=(-0.05, 0.04)),
-    ("sm90_split", 64, 64): Costs(start=4.6, step=0.78, join=0.7, error=(-0.01, 0.19)),
-    ("sm90_split", 64, 96): Costs(start=5.8, step=0.80, join=0.7, error=(-0.01, 0.27)),
-    ("sm90_split", 64, 128): Costs(start=6.2, step=0.88, join=0.7, error=(-0.06, 0.23)),
+    ("sm90_group", 64, 128): Costs(start=1.5, turn=1.6, step=1.84, error=(-0.05, 0.05)),
+    ("sm90", 64, 64): Costs(start=3.2, step=0.334, alone=0.56, error=(-0.03, 0.07)),
+    ("sm90", 64, 96): Costs(start=3.2, step=0.415, alone=0.63, error=(-0.04, 0.10)),
+    ("sm90", 64, 128): Costs(start=3.4, step=0.55, alone=0.715, error=(-0.14, 0.11)),
+    ("sm90", 128, 64): Costs(start=1.5, step=1.209, error=None),
+    ("sm90", 128, 96): Costs(start=1.5, step=1.551, error=None),
+    ("sm90", 128, 128): Costs(start=1.5, step=1.74, error=(-0.05, 0.04)),
+    ("sm90_split", 64, 64): Costs(start=3.0, step=0.75, join=1.7, error=(-0.04, 0.11)),
+    ("sm90_split", 64, 96): Costs(start=3.3, step=0.80, join=1.7, error=(-0.04, 0.08)),
+    ("sm90_split", 64, 128): Costs(start=3.6, step=0.88, join=1.7, error=(-0.18, 0.07)),
 }
 
 
@@ -128,6 +145,11 @@ def footprint_mib(shape: Shape, sms: int) -> float:
     rows = shape.q_blocks * shape.num_qo_heads // shape.num_kv_heads
     heads = min(shape.num_kv_heads, math.ceil(2 * sms / rows))
     return heads * shape.kv_tokens * shape.head_dim * 4 / 2**20
+
+
+def start_us(costs: Costs, load: Load, hbm_us: float) -> float:
+    """What a launch takes besides its steps, given what the memory takes."""
+    return costs.start + min(hbm_us, _FILL) + (costs.join if load.cluster > 1 else 0)
 
 
 def limits_of(
@@ -159,7 +181,7 @@ def limits_of(
             limits["L2"] = tile_bytes / (speed * _OF_L2) / 1e6
         limits["HBM"] = hbm_bytes / rates.hbm / 1e6
     if costs is not None:
-        start = costs.start + (costs.join if load.cluster > 1 else 0)
+        start = start_us(costs, load, limits.get("HBM", _FILL))
         spent = load.sm_steps * costs.step + load.sm_items * costs.turn
         limits["even steps"] = start + float(spent.mean())
         limits["longest SM"] = start + max(float(spent.max()), load.longest * costs.alone)

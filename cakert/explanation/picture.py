@@ -61,9 +61,10 @@ def draw(e: Explanation, path: Path) -> None:
     kind = check_path(path)
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(12, 8.2), layout="constrained")
+        figure = Figure(figsize=(12, 8.2), layout=ConstrainedLayoutEngine(w_pad=0.08))
         figure.suptitle(_headline(e), x=0.01, ha="left", fontsize=11, linespacing=1.5)
         halves: Any = figure.subfigures(2, 1, height_ratios=(1.05, 1))
         above, below = halves

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cakert import routes
-from cakert.explanation.model import Costs, Rates, footprint_mib
+from cakert.explanation.model import Costs, Rates, footprint_mib, start_us
 from cakert.explanation.records import Load, Machine, Shape, Tiles
 
 __all__ = ["main_reason", "notes_of", "why_this_family"]
@@ -73,7 +73,7 @@ def main_reason(
         return "HBM", "memory cannot deliver faster what the rows need once"
     if bound == "tensor core":
         return "tensor core", "the tensor cores can multiply no faster"
-    start = costs.start + (costs.join if load.cluster > 1 else 0)
+    start = start_us(costs, load, limits["HBM"])
     if start >= _START * time:
         return "start", (
             f"the problem is small: starting and ending the kernel takes {start:.1f} of "
@@ -118,7 +118,7 @@ def _sharing(tiles: Tiles) -> str:
 
 
 def notes_of(
-    shape: Shape, machine: Machine, rates: Rates | None, costs: Costs | None
+    shape: Shape, machine: Machine, rates: Rates | None, costs: Costs | None, cause: str
 ) -> tuple[str, ...]:
     """What the numbers assume."""
     notes = []
@@ -128,6 +128,8 @@ def notes_of(
     else:
         if costs.error is None:
             notes.append("this kernel was measured once, so how far off the time may be is unknown")
+        elif cause == "imbalance":
+            notes.append("no measured mask was as uneven as this one: the error may be larger")
         if shape.dtype != "bfloat16":
             notes.append("the constants were measured with bfloat16")
     if rates is None:
