@@ -312,6 +312,17 @@ def test_lists_need_the_number_of_kv_blocks(tmp_path, capsys):
     assert "--kv-blocks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--help"], "which kernel runs a mask"), (["explain", "--help"], "exit status: 0 well")],
+)
+def test_help(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 

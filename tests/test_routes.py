@@ -3,6 +3,7 @@
 import itertools
 import threading
 
+import numpy as np
 import pytest
 
 from cakert import routes
@@ -146,3 +147,20 @@ def test_other_devices_have_none(capability):
     with pytest.raises(RuntimeError, match=r"no kernel .*9\.0, 10\.0, 10\.3") as error:
         routes.choose(capability, R=64, head_dim=128, dtype="bfloat16", **LARGE)
     assert f"{capability[0]}.{capability[1]}" in str(error.value)
+
+
+def test_families_are_considered_as_they_are_chosen():
+    rng = np.random.default_rng()
+    for _ in range(200):
+        problem = {
+            "R": int(rng.choice([64, 128])),
+            "head_dim": int(rng.choice([64, 96, 128])),
+            "rows": int(rng.integers(1, 600)),
+            "kv_blocks": int(rng.integers(1, 5)),
+            "sms": 132,
+        }
+        for capability in ((9, 0), (10, 0)):
+            taken = routes.choose(capability, dtype="float16", **problem).family
+            entries = routes.considered(capability, **problem)
+            assert next(name for name, _, suits in entries if suits) == taken
+            assert tuple(name for name, _, _ in entries) == routes.families()

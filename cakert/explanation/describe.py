@@ -70,6 +70,7 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
     """The explanation of a plan whose device stands for `machine`."""
     held = plan._held
     problem, route = held.problem, held.route
+    simulated = is_simulated(held.device)
     entry = cubins.store().find(route.name, machine.capability)
     if entry is None:
         raise AssertionError(f"no cubin has the kernel of a plan, {route.name}")
@@ -147,7 +148,10 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
         bound=bound,
         cause=cause,
         reason=reason,
-        notes=notes_of(shape, machine, rates, costs, cause),
+        notes=(
+            *notes_of(shape, machine, rates, costs, cause),
+            *([f"no GPU was asked: {held.device} stands for it"] if simulated else []),
+        ),
     )
 
 

@@ -66,6 +66,9 @@ def draw(e: Explanation, path: Path) -> None:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(12, 8.2), layout=ConstrainedLayoutEngine(w_pad=0.08))
         figure.suptitle(_headline(e), x=0.01, ha="left", fontsize=11, linespacing=1.5)
+        if e.notes:
+            notes = textwrap.fill("; ".join(e.notes), 170)
+            figure.supxlabel(notes, x=0.01, ha="left", fontsize=_SMALL, color="#555555")
         halves: Any = figure.subfigures(2, 1, height_ratios=(1.05, 1))
         above, below = halves
         sides: Any = above.subfigures(1, 2, width_ratios=(2.1, 1))
@@ -228,6 +231,7 @@ def _limits(e: Explanation, axis: Axes) -> None:
     axis.bar_label(bars, [time_text(us) for us in times], fontsize=_SMALL, padding=3)
     axis.set_yticks(range(len(names)), names)
     axis.set_xlim(0, max(times) * 1.35)
+    axis.set_ylim(len(names) - 5.5, len(names) - 0.5)  # bars of one size, however many
     axis.set_xticks([])
     axis.spines["bottom"].set_visible(False)
     axis.set_xlabel("alone; the longest counts" if e.bound else "by the data sheet")

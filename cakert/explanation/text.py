@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from cakert.explanation.records import Explanation
 
 __all__ = ["as_text", "error_text", "predicted_text", "shape_text", "size_text", "time_text"]
 
 
+_COLUMNS = 110
+
+
 def as_text(e: Explanation) -> str:
-    """Some twenty lines, label before value; no colours, no markup."""
+    """Some twenty lines of at most 110 columns, label before value; no colours, no markup."""
     s, c, t, load = e.shape, e.counts, e.tiles, e.load
     heads = e.head_density
     capability = ".".join(map(str, e.machine.capability))
@@ -65,7 +70,17 @@ def as_text(e: Explanation) -> str:
         lines.append(("limits", ", ".join(f"{name} {time_text(us)}" for name, us in each)))
     lines += [("note", note) for note in e.notes]
     width = max(len(label) for label, _ in lines)
-    return "\n".join(f"{label:{width}}  {value}" for label, value in lines)
+    return "\n".join(
+        textwrap.fill(
+            value,
+            _COLUMNS,
+            initial_indent=f"{label:{width}}  ",
+            subsequent_indent=" " * (width + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for label, value in lines
+    )
 
 
 def shape_text(e: Explanation) -> str:
@@ -91,7 +106,7 @@ def error_text(e: Explanation) -> str:
     if e.error is None:
         return "error unknown"
     low, high = e.error
-    return f"against measurements it was off by {low:+.0%} to {high:+.0%}"
+    return f"on measured masks off by {low:+.0%} to {high:+.0%}"
 
 
 def time_text(us: float) -> str:
