@@ -269,6 +269,8 @@ def test_shapes_that_plan_refuses(mask, tmp_path, capsys):
     np.savez(tmp_path / "a.npz", indptr=np.arange(1001), indices=np.zeros(1000, int))
     line = refused(capsys, tmp_path / "a.npz", "--kv-blocks", "30000000")
     assert "must be at most 1073741824 here, got 30000000000" in line
+    line = refused(capsys, saved(tmp_path, mask[0], "one.npy"), "--heads", "10000000")
+    assert "must be at most 1073741824 here, got 1260000000" in line
     np.savez(tmp_path / "a.npz", block_mask=mask, kv_block_lens=np.full(14, 64))
     assert "kv_block_lens needs 64-token" in refused(capsys, tmp_path / "a.npz", "--block", "128")
 

@@ -100,13 +100,12 @@ def _plan_arguments(args: argparse.Namespace, pattern: PatternFile) -> dict[str,
                 "q2k lists and BSR do not say how many KV blocks there are: --kv-blocks"
             )
         kv_blocks = args.kv_blocks
-        # The lists of a plan are as long as an update may make them; a mask's file is so, too.
-        entries = heads * q_blocks * kv_blocks
-        if entries > MOST_ENTRIES:
-            raise ValueError(
-                f"heads * query blocks * KV blocks must be at most {MOST_ENTRIES} here, "
-                f"got {entries}"
-            )
+    # The lists of a plan are as long as an update may make them.
+    entries = heads * q_blocks * kv_blocks
+    if entries > MOST_ENTRIES:
+        raise ValueError(
+            f"heads * query blocks * KV blocks must be at most {MOST_ENTRIES} here, got {entries}"
+        )
     return {
         "indptr": pattern.indptr,
         "indices": pattern.indices,
