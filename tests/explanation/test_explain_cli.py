@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import struct
 import zipfile
@@ -17,13 +16,6 @@ import cakert
 from cakert.cli.main import main
 from cakert.cli.mask_file import read_pattern
 from cakert.explanation import records
-
-
-@pytest.fixture
-def rng():
-    seed = int(os.environ.get("CAKERT_SEED", np.random.SeedSequence().entropy % 2**32))
-    print(f"CAKERT_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""Who computes what, against a naive dealing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.explanations import plan_of, random_mask
+
+import cakert
+from cakert import routes
+from cakert.cubins import store
+from cakert.explanation import schedule
+
+
+def test_dealing_in_order_is_greedy(rng):
+    for sms in (1, 3, 8):
+        steps = rng.integers(0, 9, rng.integers(1, 60))
+        total, items = [0] * sms, [0] * sms
+        for each in steps:
+            sm = min(range(sms), key=lambda i: (total[i], i)) if len(steps) > sms else sum(items)
+            total[sm] += each
+            items[sm] += 1
+        dealt = schedule.dealt_in_order(steps, sms)
+        assert dealt.steps.tolist() == total
+        assert dealt.items.tolist() == items
+
+
+def test_dealing_round_is_the_loop_of_a_persistent_kernel(rng):
+    for sms in (1, 3, 8):
+        steps = rng.integers(0, 9, rng.integers(1, 60))
+        dealt = schedule.dealt_round(steps, sms)
+        assert dealt.steps.tolist() == [int(steps[c::sms].sum()) for c in range(sms)]
+        assert dealt.items.tolist() == [len(steps[c::sms]) for c in range(sms)]
+
+
+def test_split_rows_are_taken_in_turns(rng):
+    counts = rng.integers(0, 40, 30)
+    for cluster in (1, 2, 4, 8):
+        for warpgroups in (1, 2):
+            found = schedule.split_steps(counts, cluster, warpgroups)
+            for row, count in enumerate(counts):
+                for c in range(cluster):
+                    mine = range(count)[c::cluster]
+                    assert found[row, c] == max(len(mine[w::warpgroups]) for w in range(warpgroups))
+
+
+def test_groups_take_as_long_as_their_longer_row(rng, h200):
+    mask = random_mask(rng, 5, 83, 31, 0.5)
+    p = plan_of(h200, mask)
+    e = cakert.explain(p)
+    space = p["workspace"]
+    groups = space["group_counts"].nbytes // 4
+    rows = space["group_rows"].to_numpy("uint32", (groups, 8))
+    counts = np.append(mask.sum(axis=2).reshape(-1), 0)
+    total = [0] * 132
+    for group, (a, b) in enumerate(rows[:, :2].tolist()):
+        longer = max(counts[a], counts[min(b, len(counts) - 1)])
+        # Half stages of shared and unshared blocks may make it one step more.
+        total[group % 132] += -(-int(longer) // 2)
+    extra = e.load.sm_steps - total
+    assert np.all(extra >= 0) and np.all(extra <= e.load.sm_items)
+    assert e.load.grid == 132
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+def test_thread_blocks_of_an_sm_are_those_of_the_kernels_page(block, head_dim, project):
+    name = f"cake_vsa_portable_r{block}_d{head_dim}_bf16"
+    entry = store().find(name, (9, 0))
+    kernel = entry.kernel(name)
+    resident = schedule.resident_blocks(kernel, kernel.threads)
+    lines = (project / "docs" / "kernels.md").read_text().splitlines()
+    (line,) = (
+        line
+        for line in lines
+        if line.startswith(f"| {block} | {head_dim} |") and f"| {kernel.shared_bytes:,} |" in line
+        and line.count(" / ") == 2
+    )  # fmt: skip
+    assert line.endswith(f"| {resident} |")
+
+
+@pytest.mark.parametrize("route", ["sm90", "portable"])
+def test_rows_are_dealt_in_the_order_of_the_plan(route, rng, h200):
+    mask = random_mask(rng, 3, 100, 20, 0.4)
+    with routes.only(route):
+        e = cakert.explain(plan_of(h200, mask))
+    counts = mask.sum(axis=2)
+    steps = np.concatenate([np.sort(each)[::-1] for each in counts])
+    assert e.load.grid == 300
+    assert np.array_equal(e.load.sm_steps, schedule.dealt_in_order(steps, 132).steps)
