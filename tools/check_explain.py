@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Hold the predicted times of `cakert explain` to the measurements on an H200.
 
-    tools/check_explain.py
+    tools/check_explain.py          the recorded ones, to which the model was fitted
+    tools/check_explain.py --gpu    masks that it was not fitted to, measured on the GPU here
 
-prints the table of docs/explain.md, and the error of each kernel that stands in
-cakert/explanation/model.py. No GPU is needed; the masks are those of tools/bench_workloads.py.
+The first prints the table of docs/explain.md, and the error of each kernel that stands in
+cakert/explanation/model.py. No GPU is needed; the masks are those of tools/bench_workloads.py. The
+second prints the page's other table; it needs torch.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import json
 import zlib
 from collections.abc import Iterator
@@ -52,6 +56,9 @@ ROW_A_CTA = (
 )
 
 
+Mask = npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True)
 class Case:
     """A measurement, and what the model says of it; times in microseconds of the kernel alone."""
@@ -76,7 +83,7 @@ class Case:
         return self.explanation.family, shape.block, shape.head_dim
 
 
-def benchmark_mask(row: dict[str, Any]) -> npt.NDArray[np.bool_]:
+def benchmark_mask(row: dict[str, Any]) -> Mask:
     """What bench_workloads.make_mask makes for a row of the benchmark's JSON."""
     blocks = row["tokens"] // row["block"]
     rng = np.random.Generator(np.random.Philox(zlib.crc32(row["name"].encode())))
@@ -92,13 +99,13 @@ def benchmark_mask(row: dict[str, Any]) -> npt.NDArray[np.bool_]:
     return score <= np.take_along_axis(lowest, counts[..., None] - 1, 2)
 
 
-def top_k_mask(heads: int, blocks: int, k: int) -> npt.NDArray[np.bool_]:
+def top_k_mask(heads: int, blocks: int, k: int) -> Mask:
     """`k` random blocks of each row."""
     return np.random.default_rng(0).random((heads, blocks, blocks)).argsort(2) < k
 
 
 def explained(
-    device: Any, mask: npt.NDArray[np.bool_], block: int, head_dim: int, only: str | None = None
+    device: Any, mask: Mask, block: int, head_dim: int, only: str | None = None
 ) -> Explanation:
     heads, q_blocks, kv_blocks = mask.shape
     with routes.only(only) if only else contextlib.nullcontext():
@@ -138,6 +145,90 @@ def cases(bench: Path = BENCH) -> Iterator[Case]:
                 yield Case(name, "kernels.md", by_split, explained(device, mask, 64, head_dim))
 
 
+# --- masks that nothing was fitted to ------------------------------------------------------------
+
+
+def _random(rng: np.random.Generator, heads: int, rows: int, columns: int, share: float) -> Mask:
+    mask = rng.random((heads, rows, columns)) < share
+    mask[..., 0] = True  # no row may be empty
+    return mask
+
+
+def _one_dense_head(rng: np.random.Generator) -> Mask:
+    mask = _random(rng, 8, 64, 64, 0.06)
+    mask[rng.integers(8)] = True
+    return mask
+
+
+def _window(heads: int, blocks: int, width: int) -> Mask:
+    at = np.arange(blocks)
+    return np.broadcast_to(abs(at[:, None] - at) <= width, (heads, blocks, blocks)).copy()
+
+
+def _causal(heads: int, blocks: int) -> Mask:
+    return np.broadcast_to(np.tri(blocks, dtype=bool), (heads, blocks, blocks)).copy()
+
+
+def _long_tailed(rng: np.random.Generator, heads: int, blocks: int) -> Mask:
+    """Rows of very different lengths: most are short, few are long."""
+    counts = np.clip(rng.pareto(1.2, (heads, blocks)) * 4 + 1, 1, blocks).astype(np.int64)
+    return rng.random((heads, blocks, blocks)).argsort(2).argsort(2) < counts[..., None]
+
+
+def fresh_masks(rng: np.random.Generator) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
+    """Name, mask, and what differs from 64-token blocks, head_dim 128, bfloat16, no GQA."""
+    yield "one dense head of 8", _one_dense_head(rng), {}
+    yield "window of 17 blocks, 12 heads", _window(12, 128, 8), {}
+    yield "the same, float16", _window(12, 128, 8), {"dtype": "float16"}
+    yield "causal, 8 heads", _causal(8, 96), {}
+    yield "GQA 32 to 8, 20 %", _random(rng, 32, 64, 64, 0.2), {"kv_heads": 8}
+    yield "long-tailed rows, 8 heads", _long_tailed(rng, 8, 128), {}
+    yield "4 heads x 1,024 blocks, 5 %", _random(rng, 4, 1024, 1024, 0.05), {}
+    yield "32 query by 512 key blocks, 10 %", _random(rng, 8, 32, 512, 0.1), {}
+    yield "two rows an SM, 25 %", _random(rng, 4, 64, 64, 0.25), {}
+    yield "few rows: 4 x 16, 24 of 128", top_k_mask(4, 128, 24)[:, :16], {}
+    yield "few rows, head_dim 64", top_k_mask(4, 128, 24)[:, :16], {"head_dim": 64}
+    yield "20 %, head_dim 64", _random(rng, 12, 128, 128, 0.2), {"head_dim": 64}
+    yield "20 %, head_dim 96", _random(rng, 12, 128, 128, 0.2), {"head_dim": 96}
+    yield "128-token blocks, 15 %", _random(rng, 16, 128, 128, 0.15), {"block": 128}
+    yield "128-token blocks, causal", _causal(16, 96), {"block": 128}
+    yield "128-token blocks, head_dim 64, 15 %", _random(rng, 16, 128, 128, 0.15), {
+        "block": 128, "head_dim": 64,
+    }  # fmt: skip
+    yield "128-token blocks, head_dim 96, 15 %", _random(rng, 16, 128, 128, 0.15), {
+        "block": 128, "head_dim": 96,
+    }  # fmt: skip
+
+
+def measured_cases(seed: int) -> Iterator[Case]:
+    """The fresh masks, each planned, explained and timed on the current GPU."""
+    import torch
+    from bench_timing import Timer
+
+    from cakert import run_cake_vsa
+
+    timer = Timer()
+    for name, mask, options in fresh_masks(np.random.default_rng(seed)):
+        heads, q_blocks, kv_blocks = mask.shape
+        block, head_dim = options.get("block", 64), options.get("head_dim", 128)
+        kv_heads, dtype = options.get("kv_heads", heads), options.get("dtype", "bfloat16")
+        plan = plan_cake_vsa(
+            None, None, mask, None, None, None,
+            M=q_blocks * block, N=kv_blocks * block, R=block, C=block, num_qo_heads=heads,
+            num_kv_heads=kv_heads, head_dim=head_dim, q_data_type=dtype, sm_scale=None,
+            device="cuda",
+        )  # fmt: skip
+        make = {"dtype": getattr(torch, dtype), "device": "cuda"}
+        q = torch.randn(q_blocks * block, heads, head_dim, **make)
+        k, v = (torch.randn(kv_blocks * block, kv_heads, head_dim, **make) for _ in range(2))
+        out = torch.empty_like(q)
+
+        options = {"out": out, "lse": None, "return_lse": False, "backend": "cake"}
+        run = functools.partial(run_cake_vsa, plan, q, k, v, **options)
+        (times,) = timer.kernels_ms([run])
+        yield Case(name, "this GPU", times["ms"] * 1e3, explain(plan))
+
+
 def table(found: list[Case]) -> list[str]:
     """Lines of Markdown."""
     lines = [
@@ -163,7 +254,11 @@ def errors(found: list[Case]) -> dict[tuple[str, int, int], tuple[float, float, 
 
 
 def main() -> None:
-    found = list(cases())
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gpu", action="store_true", help="measure new masks on the GPU here")
+    parser.add_argument("--seed", type=int, default=1, help="of the new masks (default: 1)")
+    args = parser.parse_args()
+    found = list(measured_cases(args.seed) if args.gpu else cases())
     print("\n".join(table(found)))
     for kernel, (low, high, count) in errors(found).items():
         print(kernel, f"{low:+.3f} {high:+.3f} over {count}")
