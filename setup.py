@@ -68,6 +68,7 @@ def extensions() -> list[Extension]:
         "cakert.runtime.arguments",
         "cakert.runtime.library",
         "cakert.runtime.memory",
+        "cakert.runtime.event",
         "cakert.runtime.tensormap",
         "cakert.group_lists",
         "cakert.vsa_launch",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cakert.cli.console import capability_text, cta_progress, make_console, make_table
+from cakert.cli.options import device_or_cpu, positive, seed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,39 +19,6 @@ if TYPE_CHECKING:
 _REPEATS = 50
 _SIMULATED = "sm_100a"
 """What runs without a GPU: the target that fewest people have at hand."""
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _seed(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
-    return value
-
-
-def _device(text: str) -> int | str:
-    """``cuda:1`` or ``1`` as an index; ``cpu`` and ``sim:sm_100a`` as they are."""
-    if text == "cpu" or re.fullmatch(r"sim:sm_(90|100|103)a", text):
-        return text
-    match = re.fullmatch(r"(?:cuda:)?(\d{1,4})", text)
-    if not match:
-        raise argparse.ArgumentTypeError(
-            "must be cuda:0, cuda:1, ..., sim:sm_90a, sim:sm_100a, sim:sm_103a or cpu, "
-            f"got {text!r}"
-        )
-    return int(match.group(1))
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,19 +33,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add(
         "--device",
-        type=_device,
+        type=device_or_cpu,
         help=f"cuda:N; sim:sm_90a, sim:sm_100a or sim:sm_103a for the simulator; cpu for the "
         f"reference alone (default: the best GPU, else sim:{_SIMULATED})",
     )
-    add("--heads", type=_positive, default=2, help="query heads (default: %(default)s)")
-    add("--kv-heads", type=_positive, help="key/value heads, a divisor of --heads (default: same)")
-    add("--tokens-q", type=_positive, default=256, help="query tokens (default: %(default)s)")
-    add("--tokens-kv", type=_positive, default=512, help="key tokens (default: %(default)s)")
-    add("--topk", type=_positive, default=3, help="KV blocks a query block selects (default: 3)")
+    add("--heads", type=positive, default=2, help="query heads (default: %(default)s)")
+    add("--kv-heads", type=positive, help="key/value heads, a divisor of --heads (default: same)")
+    add("--tokens-q", type=positive, default=256, help="query tokens (default: %(default)s)")
+    add("--tokens-kv", type=positive, default=512, help="key tokens (default: %(default)s)")
+    add("--topk", type=positive, default=3, help="KV blocks a query block selects (default: 3)")
     add("--block", type=int, choices=(64, 128), default=64, help="tokens a block (default: 64)")
     add("--head-dim", type=int, choices=(64, 96, 128), default=128, help="(default: 128)")
     add("--dtype", choices=("float16", "bfloat16"), default="bfloat16", help="(default: bfloat16)")
-    add("--seed", type=_seed, default=0, help="seed of inputs and pattern (default: 0)")
+    add("--seed", type=seed, default=0, help="seed of inputs and pattern (default: 0)")
     parser.set_defaults(run=run, parser=parser)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     from cakert import __version__
-    from cakert.cli import demo, explain, info, inspect, load
+    from cakert.cli import demo, explain, info, inspect, load, run
 
     parser = argparse.ArgumentParser(
         prog="cakert",
@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     info.add_parser(commands)
     inspect.add_parser(commands)
     load.add_parser(commands)
+    run.add_parser(commands)
     return parser
 
 

@@ -126,8 +126,38 @@ def _read_fatbin(
     return header_size + size, tuple(entries)
 
 
-def _read_entry(data: memoryview, name: str) -> tuple[FatbinEntry, int]:
-    """The entry at the beginning of `data`, and the bytes that it takes."""
+def extract(data: bytes, name: str, fatbin: Fatbin, number: int) -> bytes:
+    """The bytes of one image, decompressed; of PTX without the zeros behind the text.
+
+    Parameters
+    ----------
+    data
+        The whole file that `fatbin` was read from.
+    name
+        What messages call it.
+    number
+        Index in ``fatbin.entries``.
+
+    Raises
+    ------
+    CubinError
+        The file is no longer the one that was read.
+    ImportError
+        As `read_fatbins`.
+    """
+    view = memoryview(data)[fatbin.offset : fatbin.offset + fatbin.size]
+    try:
+        at = _FATBIN.unpack_from(view)[2]
+        for _ in range(number):
+            header = _read_header(view[at:])
+            at += header.header_size + header.size
+        return _read_image(view[at:], _read_header(view[at:]))
+    except (struct.error, ValueError) as problem:
+        raise failure(name, f"entry {number}: {problem}", "fatbin") from problem
+
+
+def _read_header(data: memoryview) -> _Header:
+    """The header of the entry at the beginning of `data`; the entry lies inside it."""
     if len(data) < _ENTRY.size:
         raise ValueError(f"its header ends after {len(data)} of {_ENTRY.size} bytes")
     header = _Header(*_ENTRY.unpack_from(data))
@@ -136,23 +166,32 @@ def _read_entry(data: memoryview, name: str) -> tuple[FatbinEntry, int]:
             f"expected version 0x101 and a header of 64 bytes or more, got version "
             f"{header.version:#x} and {header.header_size} bytes"
         )
-    used = header.header_size + header.size
-    if used > len(data):
+    if header.header_size + header.size > len(data):
         raise ValueError(
             f"{header.header_size} + {header.size} bytes, {len(data)} are left "
             "(truncated or corrupted)"
         )
     if header.name_size and header.name_offset + header.name_size > header.header_size:
         raise ValueError("its file name lies beyond its header")
+    return header
+
+
+def _read_image(data: memoryview, header: _Header) -> bytes:
     compression, stored = _stored(header)
-    packed = bytes(data[header.header_size : header.header_size + stored])
+    image = bytes(data[header.header_size : header.header_size + stored])
     kind = _KINDS.get(header.kind, "unknown")
-    image = packed
     # What else there is besides cubins and PTX is not read, so there is nothing to decompress.
     if kind in ("elf", "ptx") and compression != "none":
-        image = decompress(compression, packed, header.decompressed_size)
-    if kind == "ptx":
-        image = image.rstrip(b"\0")
+        image = decompress(compression, image, header.decompressed_size)
+    return image.rstrip(b"\0") if kind == "ptx" else image
+
+
+def _read_entry(data: memoryview, name: str) -> tuple[FatbinEntry, int]:
+    """The entry at the beginning of `data`, and the bytes that it takes."""
+    header = _read_header(data)
+    image = _read_image(data, header)
+    compression, stored = _stored(header)
+    kind = _KINDS.get(header.kind, "unknown")
     file_name = bytes(data[header.name_offset : header.name_offset + header.name_size])
     entry = FatbinEntry(
         kind=kind,
@@ -162,9 +201,9 @@ def _read_entry(data: memoryview, name: str) -> tuple[FatbinEntry, int]:
         size=len(image) if kind in ("elf", "ptx") else header.decompressed_size or stored,
         file_name=file_name.decode("utf-8", "replace"),
         cubin=inspect_cubin(image, name) if kind == "elf" else None,
-        ptx=_read_ptx(image) if kind == "ptx" else None,
+        ptx=read_ptx(image) if kind == "ptx" else None,
     )
-    return entry, used
+    return entry, header.header_size + header.size
 
 
 def _stored(header: _Header) -> tuple[str, int]:
@@ -186,7 +225,14 @@ def _arch(header: _Header) -> str:
     return f"{'sm' if header.kind == 2 else 'compute'}_{header.number}{suffix}"
 
 
-def _read_ptx(text: bytes) -> PtxRecord:
+def read_ptx(text: bytes) -> PtxRecord:
+    """Version, target and entry points of PTX.
+
+    Raises
+    ------
+    ValueError
+        It has no ``.version`` and ``.target`` at its top.
+    """
     head = text[:_PTX_HEAD]
     version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
     if version is None or target is None:

@@ -173,10 +173,26 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
   STUB_END("\"mode\":%d", asked);
 }
 
+/* ---- events: time passes by STUB_CUDA_EVENT_NS from one record to the next, by the n-th item of the
+ * list from the n-th record of a timing event to its successor (500000; the last item repeats) ---- */
+
+struct stub_event {
+  bool timing, recorded;
+  int64_t nanoseconds;
+};
+
+static int64_t event_clock; /* nanoseconds */
+static int timed_records;
+
 CUresult cuEventCreate(void **event, unsigned flags) {
+  enum { DISABLE_TIMING = 2 };
   STUB_BEGIN("cuEventCreate");
+  struct stub_event *created = NULL;
   STUB_DO(status = stub_current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;)
-  STUB_DO(*event = malloc(1); __atomic_fetch_add(&events, 1, __ATOMIC_RELAXED);)
+  STUB_DO(created = calloc(1, sizeof *created);
+          status = created ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;)
+  STUB_DO(created->timing = !(flags & DISABLE_TIMING); *event = created;
+          __atomic_fetch_add(&events, 1, __ATOMIC_RELAXED);)
   STUB_END("\"flags\":%u", flags);
 }
 
@@ -188,7 +204,15 @@ CUresult cuEventDestroy_v2(void *event) {
 
 CUresult cuEventRecord(void *event, CUstream stream) {
   STUB_BEGIN("cuEventRecord");
+  struct stub_event *mark = event;
   STUB_DO(status = event ? stub_check_enqueue(stream) : CUDA_ERROR_INVALID_HANDLE;)
+  STUB_DO(if (mark->timing) {
+    pthread_mutex_lock(&stub_lock);
+    mark->recorded = true;
+    mark->nanoseconds = event_clock;
+    event_clock += stub_env_number("STUB_CUDA_EVENT_NS", timed_records++, 500000);
+    pthread_mutex_unlock(&stub_lock);
+  })
   STUB_END("\"stream\":%lu", STUB_STREAM(stream));
 }
 
@@ -212,7 +236,11 @@ CUresult cuEventQuery(void *event) {
 
 CUresult cuEventElapsedTime(float *milliseconds, void *start, void *end) {
   STUB_BEGIN("cuEventElapsedTime");
+  const struct stub_event *first = start, *last = end;
   STUB_DO(status = start && end ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;)
-  STUB_DO(*milliseconds = 0.5f;)
+  STUB_DO(status = first->timing && last->timing && first->recorded && last->recorded
+                       ? CUDA_SUCCESS
+                       : CUDA_ERROR_INVALID_HANDLE;)
+  STUB_DO(*milliseconds = (float)(last->nanoseconds - first->nanoseconds) / 1e6f;)
   STUB_END(NULL);
 }

@@ -1,0 +1,241 @@
+"""The file of ``cakert run``: its images, which of them fits a device, and the kernel in it.
+
+Cubins, fatbins and host files are read by `cakert.inspect`; PTX stands in a file of its own, beside
+a cubin, or in a fatbin.
+"""
+
+from __future__ import annotations
+
+import functools
+import lzma
+import re
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cakert.cli.console import printable
+from cakert.errors import CubinError
+from cakert.inspect import CubinRecord, inspect_bytes
+from cakert.inspect.compression import LARGEST_IMAGE
+from cakert.inspect.demangle import demangle
+from cakert.inspect.fatbin import extract, read_ptx
+
+_XZ_MAGIC = b"\xfd7zXZ\0"
+_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Image:
+    """One cubin or PTX text of a file.
+
+    Attributes
+    ----------
+    kind
+        "cubin" or "ptx".
+    target
+        "sm_90a"; of a cubin "unknown" where it does not say.
+    place
+        Where it is, for people: "kernel.cubin", "libmine.so, image 3 (sm_90a)".
+    kernels
+        Symbols.
+    cubin
+        The record of a cubin, None of PTX.
+    read
+        Gives its bytes, decompressed.
+    """
+
+    kind: str
+    target: str
+    place: str
+    kernels: tuple[str, ...]
+    cubin: CubinRecord | None
+    read: Callable[[], bytes]
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a file, which must be a regular one: a device or a pipe may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CubinError(f"{path}: not a regular file")
+    return path.read_bytes()
+
+
+def read_images(path: Path) -> tuple[Image, ...]:
+    """The images of a file.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    CubinError
+        It is no cubin, fatbin, host file with fatbins, or PTX (plain or ``.xz``), or damaged.
+    ImportError
+        An image is compressed, and the package that reads it is missing.
+    """
+    data = read_regular(path)
+    if data.startswith(_XZ_MAGIC):
+        return (_ptx_image(_unpack(data, path), path),)
+    if _is_ptx(data):
+        return (_ptx_image(data, path),)
+    return _binary_images(data, path)
+
+
+def _is_ptx(data: bytes) -> bool:
+    return data[:1] != b"\x7f" and b".version" in data[:4096] and b".target" in data[:4096]
+
+
+def _unpack(data: bytes, path: Path) -> bytes:
+    reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=LARGEST_IMAGE)
+    try:
+        text = reader.decompress(data, max_length=LARGEST_IMAGE)
+    except (lzma.LZMAError, EOFError) as problem:
+        raise CubinError(f"{path}: not valid xz: {problem}") from problem
+    if not reader.eof:
+        reason = "truncated" if reader.needs_input else f"more than {LARGEST_IMAGE} bytes"
+        raise CubinError(f"{path}: not valid xz: {reason}")
+    if not _is_ptx(text):
+        raise CubinError(f"{path}: no PTX: it has no .version and .target in its first 4096 bytes")
+    return text
+
+
+def _ptx_image(text: bytes, path: Path) -> Image:
+    try:
+        record = read_ptx(text)
+    except ValueError as problem:
+        raise CubinError(f"{path}: {problem}") from problem
+    return Image("ptx", record.target, str(path), record.kernels, None, lambda: text)
+
+
+def _binary_images(data: bytes, path: Path) -> tuple[Image, ...]:
+    file = inspect_bytes(data, str(path))
+    if file.cubin is not None:
+        kernels = tuple(kernel.name for kernel in file.cubin.kernels)
+        return (Image("cubin", file.cubin.target, str(path), kernels, file.cubin, lambda: data),)
+    images = []
+    count = 0
+    for fatbin in file.fatbins:
+        for number, entry in enumerate(fatbin.entries):
+            count += 1
+            read = functools.partial(extract, data, str(path), fatbin, number)
+            place = f"{path}, image {count} ({entry.arch})"
+            if entry.cubin is not None:
+                target = entry.arch if entry.cubin.target == "unknown" else entry.cubin.target
+                kernels = tuple(kernel.name for kernel in entry.cubin.kernels)
+                images.append(Image("cubin", target, place, kernels, entry.cubin, read))
+            elif entry.ptx is not None:
+                target, kernels = entry.ptx.target, entry.ptx.kernels
+                images.append(Image("ptx", target, place, kernels, None, read))
+    if not images:
+        raise CubinError(f"{path}: it holds neither a cubin nor PTX")
+    return tuple(images)
+
+
+def ptx_beside(path: Path) -> Image | None:
+    """The PTX beside a cubin, as ``name.ptx`` or ``name.ptx.xz``; None without one."""
+    for suffix in (".ptx", ".ptx.xz"):
+        beside = path.with_suffix(suffix)
+        if beside != path and beside.exists():
+            (image,) = read_images(beside)
+            return image
+    return None
+
+
+# --- which image ----------------------------------------------------------------------------------
+
+
+def fits(target: str, capability: tuple[int, int]) -> bool:
+    """Whether a cubin of `target` loads on a GPU (PTX ISA 11.1.2); an unknown one may."""
+    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", target)
+    if match is None:
+        return target == "unknown"
+    theirs = int(match[1]), int(match[2])
+    if match[3] == "a":
+        return theirs == capability
+    return theirs[0] == capability[0] and theirs[1] <= capability[1]
+
+
+def preference(image: Image) -> tuple[int, int]:
+    """Larger is better among those that fit: made for this GPU, then its family, then newest."""
+    match = re.fullmatch(r"sm_(\d+)([af]?)", image.target)
+    if match is None:
+        return (-1, 0)
+    return (("", "f", "a").index(match[2]), int(match[1]))
+
+
+def targets_text(images: Iterable[Image]) -> str:
+    """What there is: "cubins for sm_80, sm_90a; PTX for sm_90"."""
+    parts = []
+    for kind, title in (("cubin", "cubins for "), ("ptx", "PTX for ")):
+        targets = sorted({image.target for image in images if image.kind == kind})
+        if targets:
+            parts.append(title + ", ".join(map(printable, targets)))
+    return "; ".join(parts) or "nothing"
+
+
+# --- which kernel ---------------------------------------------------------------------------------
+
+
+def choose(images: tuple[Image, ...], kernel: str | None, path: Path) -> tuple[Image, str]:
+    """The kernel that is meant, and the best of the images that hold it.
+
+    Parameters
+    ----------
+    images
+        Those that fit the device.
+    kernel
+        A symbol, a C++ name, or the beginning of one; None where there is one kernel only.
+
+    Raises
+    ------
+    ValueError
+        It names no kernel, or several; lists those that there are.
+    """
+    names = list(dict.fromkeys(name for image in images for name in image.kernels))
+    symbol = find_kernel(names, kernel, path)
+    holders = [image for image in images if symbol in image.kernels]
+    return max(holders, key=preference), symbol
+
+
+def find_kernel(names: list[str], wanted: str | None, path: Path) -> str:
+    """The symbol that `wanted` means, exact spellings before beginnings.
+
+    Raises
+    ------
+    ValueError
+        As `choose`.
+    """
+    if not names:
+        raise ValueError(f"{path}: there is no kernel in it")
+    if wanted is None:
+        if len(names) > 1:
+            raise ValueError(
+                f"{path}: there are {len(names)} kernels, name one of them: {_listing(names)}"
+            )
+        return names[0]
+    if wanted in names:
+        return wanted
+    spellings = {name: demangle(name) or name for name in names}
+    exact = [name for name, spelling in spellings.items() if spelling == wanted]
+    found = exact or [
+        name
+        for name, spelling in spellings.items()
+        if wanted and (name.startswith(wanted) or spelling.startswith(wanted))
+    ]
+    # "void scale<float>(...)": people leave the type of the result out.
+    found = found or [
+        name
+        for name, spelling in spellings.items()
+        if wanted and spelling.partition(" ")[2].startswith(wanted)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{path}: {wanted!r} names {len(found)} kernels: {_listing(found)}")
+    raise ValueError(f"{path}: there is no kernel {wanted!r}; there are: {_listing(names)}")
+
+
+def _listing(names: list[str]) -> str:
+    shown = [printable(demangle(name) or name) for name in names[:_LISTED]]
+    if len(names) > _LISTED:
+        shown.append(f"and {len(names) - _LISTED} more")
+    return "; ".join(shown)
