@@ -19,7 +19,7 @@ from cakert.errors import CubinError
 from cakert.inspect import CubinRecord, inspect_bytes
 from cakert.inspect.compression import LARGEST_IMAGE
 from cakert.inspect.demangle import demangle
-from cakert.inspect.fatbin import extract, read_ptx
+from cakert.inspect.fatbin import MAGIC, extract, read_ptx
 
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _LISTED = 20
@@ -81,7 +81,10 @@ def read_images(path: Path) -> tuple[Image, ...]:
 
 
 def _is_ptx(data: bytes) -> bool:
-    return data[:1] != b"\x7f" and b".version" in data[:4096] and b".target" in data[:4096]
+    # A fatbin may have PTX in its first bytes, uncompressed.
+    if data.startswith((b"\x7fELF", MAGIC)):
+        return False
+    return b".version" in data[:4096] and b".target" in data[:4096]
 
 
 def _unpack(data: bytes, path: Path) -> bytes:

@@ -60,7 +60,9 @@ def open_array(path: Path, member: str = "") -> StoredArray:
         superfluous, or not in it.
     """
     _check_regular(path)
-    if not zipfile.is_zipfile(path):
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"PK"  # a truncated one, too, unlike zipfile.is_zipfile
+    if not zipped:
         if member:
             raise ValueError(f"{path}: not an .npz file, so it has no array {member!r}")
         return _open(path, "")
