@@ -66,7 +66,7 @@ def test_version_and_help():
     assert (done.returncode, done.stdout) == (0, f"cakert {cakert.__version__}\n")
     done = command("--help")
     assert done.returncode == 0
-    for name in ("demo", "info", "inspect"):
+    for name in ("demo", "info", "inspect", "run"):
         assert name in done.stdout
 
 

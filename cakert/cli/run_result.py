@@ -319,8 +319,10 @@ def _show_time(timing: Timing, console: Console) -> None:
         [name.removesuffix("_us"), f"{value:.2f}"] for name, value in _summary(timing).items()
     ]
     console.print(make_table("time", ["what", "us"], rows))
-    flushed = f"L2 cache flushed before each ({timing.flushed_bytes} bytes cleared)"
-    _line(console, f"{timing.microseconds.size} launches by events, {flushed}")
+    text = f"{timing.microseconds.size} launches by events"
+    if timing.flushed_bytes:
+        text += f", L2 cache flushed before each ({timing.flushed_bytes} bytes cleared)"
+    _line(console, text)
     _show_histogram("times in us", histogram(timing.microseconds), console)
 
 

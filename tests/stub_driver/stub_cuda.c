@@ -5,6 +5,7 @@
  * STUB_CUDA_CAPABILITY  major.minor of each device, `;` separated, the last one repeats (9.0)
  * STUB_CUDA_NAME        device names, likewise
  * STUB_CUDA_SMS         multiprocessors, likewise (132)
+ * STUB_CUDA_L2          bytes of the L2 cache, likewise (52428800)
  * STUB_CUDA_SHARED      shared memory a block may opt in to, bytes, likewise (232448)
  */
 #include "stub_cuda.h"
@@ -150,7 +151,7 @@ static CUresult device_attribute(CUdevice device, int attribute, int *value) {
     case 16: *value = (int)stub_env_number("STUB_CUDA_SMS", device, 132); break;
     case 36: *value = 2619000; break;             /* MEMORY_CLOCK_RATE, kHz */
     case 37: *value = 5120; break;                /* GLOBAL_MEMORY_BUS_WIDTH, bits */
-    case 38: *value = 52428800; break;            /* L2_CACHE_SIZE */
+    case 38: *value = (int)stub_env_number("STUB_CUDA_L2", device, 52428800); break; /* L2_CACHE_SIZE */
     case 39: *value = 2048; break;                /* MAX_THREADS_PER_MULTIPROCESSOR */
     case 41: *value = 1; break;                   /* UNIFIED_ADDRESSING */
     case 75: *value = major; break;               /* COMPUTE_CAPABILITY_MAJOR */
