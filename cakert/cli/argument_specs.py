@@ -153,6 +153,15 @@ def _prefix(name: str) -> str:
     return f"{name}:" if name else ""
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _shown(text: str) -> str:
+    """Text of the command line in a message."""
+    return repr(_cut(text))
+
+
 def _number_text(number: Number) -> str:
     return repr(number)
 
@@ -167,26 +176,24 @@ def parse(text: str) -> Spec:
     """
     head, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"must be {_FORM}, got {text!r} without a '='")
+        raise ValueError(f"must be {_FORM}, got {_shown(text)} without a '='")
     name, colon, kind = head.rpartition(":")
     if colon and not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ValueError(
-            f"a name must be letters, digits and underscores, got {name!r} in {text!r}"
-        )
+        raise ValueError(f"a name must be letters, digits and underscores, got {_shown(name)}")
     if name.startswith("__"):
-        raise ValueError(f"a name must not begin with two underscores, got {name!r}")
+        raise ValueError(f"a name must not begin with two underscores, got {_shown(name)}")
     match = re.fullmatch(r"(\w+)(?:\[([^\]]*)\])?", kind, re.ASCII)
     if match is None:
-        raise ValueError(f"must be {_FORM}, got {text!r}")
+        raise ValueError(f"must be {_FORM}, got {_shown(text)}")
     dtype, shape = match[1], match[2]
     if dtype == "bytes":
         if shape is not None:
             raise ValueError(
-                f"bytes have no shape: write bytes=HEX or u8[SHAPE]=INIT, got {text!r}"
+                f"bytes have no shape: write bytes=HEX or u8[SHAPE]=INIT, got {_shown(text)}"
             )
         return BytesSpec(name, _bytes(value))
     if dtype not in DTYPES:
-        raise ValueError(f"a type must be bytes or one of {', '.join(DTYPES)}, got {dtype!r}")
+        raise ValueError(f"a type must be bytes or one of {', '.join(DTYPES)}, got {_shown(dtype)}")
     if shape is None:
         return ScalarSpec(name, dtype, _scalar(dtype, value))
     return ArraySpec(name, dtype, _shape(dtype, shape), _initial(dtype, value))
@@ -194,10 +201,10 @@ def parse(text: str) -> Spec:
 
 def _shape(dtype: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18}){0,15}", text):
-        raise ValueError(f"a shape must be integers as 1024 or 64x128, got [{text}]")
+        raise ValueError(f"a shape must be integers as 1024 or 64x128, got {_shown(text)}")
     shape = tuple(int(extent) for extent in text.split("x"))
     if min(shape) < 1:
-        raise ValueError(f"extents of a shape must be at least 1, got [{text}]")
+        raise ValueError(f"extents of a shape must be at least 1, got {_shown(text)}")
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
     if nbytes > _MAX_ARRAY_BYTES:
         raise ValueError(
@@ -210,7 +217,7 @@ def _bytes(text: str) -> bytes | FileRef:
     if text.startswith("@"):
         return FileRef(_path(text))
     if not re.fullmatch(r"([0-9a-fA-F]{2})+", text):
-        raise ValueError(f"bytes must be pairs of hexadecimal digits, or @FILE, got {text[:80]!r}")
+        raise ValueError(f"bytes must be pairs of hexadecimal digits, or @FILE, got {_shown(text)}")
     if len(text) // 2 > MAX_STRUCT_BYTES:
         raise ValueError(
             f"bytes must be at most {MAX_STRUCT_BYTES}, the parameters of a kernel in all, got "
@@ -221,7 +228,7 @@ def _bytes(text: str) -> bytes | FileRef:
 
 def _path(text: str) -> str:
     if len(text) < 2 or "\0" in text:
-        raise ValueError(f"@ must be followed by the name of a file, got {text!r}")
+        raise ValueError(f"@ must be followed by the name of a file, got {_shown(text)}")
     return text[1:]
 
 
@@ -242,7 +249,7 @@ def _initial(dtype: str, text: str) -> str | Number | FileRef | tuple[Number, Nu
     if not re.match(r"[+-]?(\.?[0-9]|inf|nan)|true$|false$", text, re.IGNORECASE):
         raise ValueError(
             f"an initial value must be one of {', '.join(_WORDS)}, rand:LOW:HIGH, a number, "
-            f"@FILE.npy or @FILE.npz:NAME, got {text[:80]!r}"
+            f"@FILE.npy or @FILE.npz:NAME, got {_shown(text)}"
         )
     number = _scalar(dtype, text)
     return "nan" if number != number else number
@@ -251,14 +258,14 @@ def _initial(dtype: str, text: str) -> str | Number | FileRef | tuple[Number, Nu
 def _bounds(dtype: str, text: str) -> tuple[Number, Number]:
     low_text, colon, high_text = text.partition(":")
     if not colon:
-        raise ValueError(f"must be rand:LOW:HIGH, got rand:{text}")
+        raise ValueError(f"must be rand:LOW:HIGH, got {_shown(text)}")
     low = _number(dtype, low_text)
     high = _number(dtype, high_text)
     # The upper bound of integers is not drawn, so it may stand one above the largest.
     for bound in (low, high if dtype in FLOATS else high - 1):
         _check_range(dtype, bound)
     if not low < high or not math.isfinite(high - low):
-        raise ValueError(f"rand:LOW:HIGH must be finite with LOW below HIGH, got rand:{text}")
+        raise ValueError(f"rand:LOW:HIGH must be finite with LOW below HIGH, got {_shown(text)}")
     return low, high
 
 
@@ -280,7 +287,7 @@ def _number(dtype: str, text: str) -> Number:
         return value
     except (OverflowError, ValueError):
         what = "a number" if dtype in FLOATS else "an integer"
-        raise ValueError(f"a value of {dtype} must be {what}, got {text[:80]!r}") from None
+        raise ValueError(f"a value of {dtype} must be {what}, got {_shown(text)}") from None
 
 
 def _check_range(dtype: str, value: Number) -> Number:
@@ -298,7 +305,7 @@ def _check_range(dtype: str, value: Number) -> Number:
     else:
         low, high = int(np.iinfo(DTYPES[dtype]).min), int(np.iinfo(DTYPES[dtype]).max)
     if not low <= value <= high:
-        raise ValueError(f"a value of {dtype} must be in [{low}, {high}], got {value}")
+        raise ValueError(f"a value of {dtype} must be in [{low}, {high}], got {_cut(str(value))}")
     return value
 
 

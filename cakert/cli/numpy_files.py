@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import stat
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,7 +128,9 @@ def _stream(path: Path, entry: str) -> Iterator[IO[bytes]]:
 
 def _open(path: Path, entry: str, dtype: str | None = None) -> StoredArray:
     """Read a header; `dtype` is what the file says of an array that it stores as bits."""
-    with _damage(path), _stream(path, entry) as file:
+    with warnings.catch_warnings(), _damage(path), _stream(path, entry) as file:
+        # Of headers that Python 2 wrote: they are read all the same.
+        warnings.simplefilter("ignore")
         version = np.lib.format.read_magic(file)
         header = {
             (1, 0): np.lib.format.read_array_header_1_0,
@@ -144,7 +147,8 @@ def _open(path: Path, entry: str, dtype: str | None = None) -> StoredArray:
         actual = DTYPES["bf16"]
 
     def read() -> Array:
-        with _damage(path), _stream(path, entry) as file:
+        with warnings.catch_warnings(), _damage(path), _stream(path, entry) as file:
+            warnings.simplefilter("ignore")
             values = np.lib.format.read_array(file, allow_pickle=False)
         values = np.ascontiguousarray(values).reshape(shape)
         if stored.isnative or stored.itemsize == 1:

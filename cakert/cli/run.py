@@ -142,7 +142,9 @@ def _on_gpu(args: argparse.Namespace, names: list[str], images: tuple[Image, ...
     if image.cubin.relocatable:
         raise ValueError(f"{image.place}: it is still to be linked (nvcc -rdc=true)")
     record = next(kernel for kernel in image.cubin.kernels if kernel.name == symbol)
-    check_sizes(symbol, args.arguments, names, [one.size for one in record.parameters])
+    if record.parameters or record.parameter_bytes is not None:
+        # Else the file does not say, and the launch holds the arguments to what the driver says.
+        check_sizes(symbol, args.arguments, names, [one.size for one in record.parameters])
     check_geometry(record, args.grid, args.block, args.cluster)
     job = _job(args, names, image, symbol)
     arrays, times = execute(job, gpu, args.time or 0)

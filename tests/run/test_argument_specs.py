@@ -6,7 +6,7 @@ import math
 import string
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cakert.cli.argument_specs import (
@@ -124,6 +124,11 @@ def test_floats_overflow_by_rounding_only(dtype, largest):
         ("f64=0x1p99999", "must be a number"),
         ("i64=" + "9" * 5000, "must be an integer"),
         ("u64[2]=" + "9" * 5000, "must be an integer"),
+        ("u64[2]=" + "9" * 4000, "..."),
+        ("x" * 4000, "without a '='"),
+        ("x" * 4000 + "-:i32=1", "a name must be letters"),
+        ("x" * 4000 + "=1", "a type must be"),
+        ("f32[" + "4" * 4000 + "]=1", "a shape must be integers"),
         ("bool=yes", "must be an integer, got 'yes'"),
         ("f32[4]=@", "the name of a file"),
         ("f32[4]=@a\0b", "the name of a file"),
@@ -196,11 +201,13 @@ def specs(draw):
     )
 
 
+@settings(deadline=None)
 @given(specs())
 def test_text_and_value_are_inverses(spec):
     assert parse(str(spec)) == spec
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 @example("f32[1]=0x")
 @example("i32=0x_1")
@@ -214,6 +221,7 @@ def test_any_text_is_read_or_refused_with_a_sentence(text):
         assert parse(str(spec)) == spec or "nan" in str(spec)
 
 
+@settings(deadline=None)
 @given(specs(), st.data())
 def test_a_changed_character_is_read_or_refused(spec, data):
     text = str(spec)

@@ -308,6 +308,15 @@ def test_code_to_be_linked_is_refused(tmp_path):
     assert "part.cubin: it is still to be linked" in error_of(command(path, *AXPY[1:]))
 
 
+def test_a_file_that_says_nothing_of_parameters_is_left_to_the_driver(tmp_path):
+    path = tmp_path / "bare.cubin"
+    path.write_bytes(Path(CUBIN).read_bytes().replace(b".nv.info.axpy", b".nv.nope.axpy"))
+    done = command(path, *AXPY[1:])
+    # The stub takes it for a kernel of one parameter.
+    assert "axpy takes 1 arguments, the parameters of the kernel; got 4" in error_of(done)
+    assert_nothing_leaks(done)
+
+
 def test_no_framework_is_imported():
     argv = ["run", *AXPY]
     done = run_with_stub(
