@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cakert.sim.gpu import Schedule
 
 _SCHEDULES = ("eager", "lazy", "random")
-_MOST_LAUNCHES = 100_000
+_MOST_LAUNCHES = 10_000
 _LAUNCHES = 100
 
 _EPILOG = """arguments, one --arg for each parameter in order (quote the brackets for your shell):
@@ -218,10 +218,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace, ran: Ran, expected: dict[str, StoredArray] | None) -> Result:
-    """Compare and write what was asked for."""
+    """Write and compare what was asked for; written first, for a comparison may fail."""
     from cakert.cli.result_files import compare, write
     from cakert.cli.run_result import Result, count_changes
 
+    if args.out is not None:
+        facts = {"kernel": ran.job.symbol, "device": ran.where.name, "seed": args.seed}
+        write(args.out, ran.arrays, facts)
     changes = count_changes(ran.job, ran.arrays)
     differences = None
     if expected is not None:
@@ -233,9 +236,6 @@ def _finish(args: argparse.Namespace, ran: Ran, expected: dict[str, StoredArray]
             absolute=args.tolerance or 0.0,
             relative=args.relative or 0.0,
         )
-    if args.out is not None:
-        facts = {"kernel": ran.job.symbol, "device": ran.where.name, "seed": args.seed}
-        write(args.out, ran.arrays, facts)
     return Result(
         path=args.file,
         ran=ran,

@@ -179,6 +179,18 @@ def test_out_is_written_although_the_comparison_fails(kernels, capsys):
     assert load(kernels / "r.npz")["y"].any()
 
 
+def test_damage_that_only_reading_shows_costs_no_result(kernels, capsys, rng):
+    values = rng.standard_normal(1000).astype(np.float32)
+    np.savez(kernels / "e.npz", y=values)
+    data = bytearray((kernels / "e.npz").read_bytes())
+    data[data.index(values.tobytes()) + 5] ^= 1
+    (kernels / "e.npz").write_bytes(data)
+    _, err = run(capsys, kernels / "run_kernels.ptx", *AXPY, "--device", "sim:sm_90a", "--compare",
+                 kernels / "e.npz", "--out", kernels / "r.npz", status=1)  # fmt: skip
+    assert "not a readable NumPy file: Bad CRC-32" in err
+    assert load(kernels / "r.npz")["y"].any()
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 DEADLOCK = """
