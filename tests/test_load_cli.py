@@ -135,7 +135,7 @@ def test_one_kernel_that_fails_does_not_hide_the_other(image):
 
 def test_the_second_device(image):
     options = {"devices": 2, "capability": [(8, 0), (9, 0)]}
-    assert load(image, "--device", 1, **options).returncode == 0
+    assert load(image, "--device", "cuda:1", **options).returncode == 0
     assert_refused(load(image, **options), "the device has compute capability 8.0")
     assert_refused(load(image, "--device", 2, **options), "--device 2: must be in [0, 2)")
 
@@ -178,12 +178,12 @@ def test_without_a_gpu_the_file_is_still_judged(image, capsys):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (["--device", "-1"], "at least 0"),
-        (["--device", "gpu"], "integer"),
-        (["--block", "0"], "positive"),
-        (["--block", "1,2,3,4"], "one to three"),
-        (["--shared", "-5"], "at least 0"),
-        (["--cluster", "two"], "positive"),
+        (["--device", "-1"], "argument --device"),
+        (["--device", "gpu"], "must be cuda:0"),
+        (["--block", "0"], "must be in [1,"),
+        (["--block", "1,2,3,4"], "one to three integers"),
+        (["--shared", "-5"], "argument --shared"),
+        (["--cluster", "two"], "one to three integers"),
     ],
 )
 def test_wrong_usage(options, word, capsys, image):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cakert.cli.demo import _positive
+from cakert.cli.options import positive
 
 if TYPE_CHECKING:
     from cakert.cli.mask_file import PatternFile
@@ -60,13 +60,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="h200",
         help="h200, h100, b200 or b300, without needing one; or cuda:N (default: h200)",
     )
-    add("--sms", type=_positive, help="SMs of a device that is only named (default: as built)")
+    add("--sms", type=positive, help="SMs of a device that is only named (default: as built)")
     add("--block", type=int, choices=(64, 128), default=64, help="tokens a block (default: 64)")
     add("--head-dim", type=int, choices=(64, 96, 128), default=128, help="(default: 128)")
     add("--dtype", choices=("float16", "bfloat16"), default="bfloat16", help="(default: bfloat16)")
-    add("--heads", type=_positive, help="query heads (default: of the mask, 1 for one of 2 axes)")
-    add("--kv-heads", type=_positive, help="key/value heads, a divisor of --heads (default: same)")
-    add("--kv-blocks", type=_positive, help="KV blocks, for q2k lists and BSR, which do not say")
+    add("--heads", type=positive, help="query heads (default: of the mask, 1 for one of 2 axes)")
+    add("--kv-heads", type=positive, help="key/value heads, a divisor of --heads (default: same)")
+    add("--kv-blocks", type=positive, help="KV blocks, for q2k lists and BSR, which do not say")
     add("--out", type=Path, metavar="FILE", help="draw it, too: .svg or .png")
     add("--json", action="store_true", help="print JSON (docs/explain.md)")
     parser.set_defaults(run=run, usage_error=parser.error)

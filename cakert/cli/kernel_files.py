@@ -1,4 +1,4 @@
-"""The file of ``cakert run``: its images, which of them fits a device, and the kernel in it.
+"""The file of ``cakert run``: its images, and the kernel that is meant, in the best of them.
 
 Cubins, fatbins and host files are read by `cakert.inspect`; PTX stands in a file of its own, beside
 a cubin, or in a fatbin.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import lzma
-import re
-import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,8 @@ from cakert.inspect import CubinRecord, inspect_bytes
 from cakert.inspect.compression import LARGEST_IMAGE
 from cakert.inspect.demangle import demangle
 from cakert.inspect.fatbin import MAGIC, extract, read_ptx
+from cakert.inspect.files import read_file
+from cakert.inspect.fit import rank
 
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _LISTED = 20
@@ -53,13 +53,6 @@ class Image:
     read: Callable[[], bytes]
 
 
-def read_regular(path: Path) -> bytes:
-    """The bytes of a file, which must be a regular one: a device or a pipe may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise CubinError(f"{path}: not a regular file")
-    return path.read_bytes()
-
-
 def read_images(path: Path) -> tuple[Image, ...]:
     """The images of a file.
 
@@ -72,7 +65,7 @@ def read_images(path: Path) -> tuple[Image, ...]:
     ImportError
         An image is compressed, and the package that reads it is missing.
     """
-    data = read_regular(path)
+    data = read_file(path)
     if data.startswith(_XZ_MAGIC):
         return (_ptx_image(_unpack(data, path), path),)
     if _is_ptx(data):
@@ -146,25 +139,6 @@ def ptx_beside(path: Path) -> Image | None:
 # --- which image ----------------------------------------------------------------------------------
 
 
-def fits(target: str, capability: tuple[int, int]) -> bool:
-    """Whether a cubin of `target` loads on a GPU (PTX ISA 11.1.2); an unknown one may."""
-    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", target)
-    if match is None:
-        return target == "unknown"
-    theirs = int(match[1]), int(match[2])
-    if match[3] == "a":
-        return theirs == capability
-    return theirs[0] == capability[0] and theirs[1] <= capability[1]
-
-
-def preference(image: Image) -> tuple[int, int]:
-    """Larger is better among those that fit: made for this GPU, then its family, then newest."""
-    match = re.fullmatch(r"sm_(\d+)([af]?)", image.target)
-    if match is None:
-        return (-1, 0)
-    return (("", "f", "a").index(match[2]), int(match[1]))
-
-
 def targets_text(images: Iterable[Image]) -> str:
     """What there is: "cubins for sm_80, sm_90a; PTX for sm_90"."""
     parts = []
@@ -196,7 +170,7 @@ def choose(images: tuple[Image, ...], kernel: str | None, path: Path) -> tuple[I
     names = list(dict.fromkeys(name for image in images for name in image.kernels))
     symbol = find_kernel(names, kernel, path)
     holders = [image for image in images if symbol in image.kernels]
-    return max(holders, key=preference), symbol
+    return max(holders, key=lambda image: rank(image.target)), symbol
 
 
 def find_kernel(names: list[str], wanted: str | None, path: Path) -> str:

@@ -19,7 +19,7 @@ from cakert.cli.console import (
     make_table,
     printable,
 )
-from cakert.cli.options import extents, size
+from cakert.cli.options import extents, gpu, size
 from cakert.errors import CudaError
 from cakert.inspect import CubinRecord, Inspection, KernelRecord, PtxRecord, inspect_bytes
 from cakert.inspect.files import read_file
@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="cubin, fatbin, or host file that embeds fatbins")
-    add("--device", type=size, default=0, metavar="N", help="number of the GPU (default: 0)")
+    add("--device", type=gpu, default=0, metavar="N", help="GPU: 1 or cuda:1 (default: 0)")
     add(
         "--block",
         type=extents,

@@ -91,6 +91,14 @@ def device_or_cpu(text: str) -> int | str:
     return _device(text, "sim:sm_90a, sim:sm_100a, sim:sm_103a or cpu", cpu=True)
 
 
+def gpu(text: str) -> int:
+    """``cuda:1`` or ``1`` as an index."""
+    match = re.fullmatch(r"(?:cuda:)?(\d{1,4})", text, re.ASCII)
+    if not match:
+        raise argparse.ArgumentTypeError(f"must be cuda:0, cuda:1, ..., got {text!r}")
+    return int(match[1])
+
+
 def device(text: str) -> int | str:
     """``cuda:1`` or ``1`` as an index; ``sim:sm_100a`` as it is."""
     return _device(text, "sim:sm_90a, sim:sm_100a or sim:sm_103a", cpu=False)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from cakert.cli.console import capability_text
 from cakert.cli.devices import Device, Machine, look_around
-from cakert.cli.kernel_files import Image, fits, targets_text
+from cakert.cli.kernel_files import Image, targets_text
 from cakert.cli.launch_job import Job
 from cakert.errors import CudaError
+from cakert.inspect.fit import runs_on
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +68,8 @@ def pick_device(
 
 
 def _fitting(cubins: tuple[Image, ...], device: Device) -> tuple[Image, ...]:
-    return tuple(image for image in cubins if fits(image.target, device.capability))
+    # What has an unknown target may load: the driver will say.
+    return tuple(one for one in cubins if runs_on(one.target, device.capability) is not False)
 
 
 def _text(device: Device) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from cakert.inspect.records import CubinRecord, FatbinEntry, PtxRecord
+from cakert.inspect.records import CubinRecord, PtxRecord
 
-__all__ = ["best_cubin", "best_ptx", "ptx_loads_on", "runs_on", "why_not"]
+__all__ = ["best_cubin", "ptx_loads_on", "rank", "runs_on", "why_not"]
 
 Capability = tuple[int, int]
 
@@ -82,28 +82,22 @@ def ptx_loads_on(target: str, capability: Capability) -> bool | None:
     return built_for <= capability
 
 
+def rank(target: str) -> tuple[int, int, int]:
+    """What to sort targets by, of those that load on a device: the largest fits it best.
+
+    A later architecture goes before an earlier one, and of one architecture "a" before "f" before
+    neither; an unknown target comes last.
+    """
+    parts = _parts(target)
+    if parts is None:
+        return (-1, -1, 0)
+    return (*parts[0], ("", "f", "a").index(parts[1]))
+
+
 def best_cubin(cubins: Iterable[CubinRecord], capability: Capability) -> CubinRecord | None:
-    """The cubin that fits a device best: its own architecture before an earlier one, "a" first."""
-
-    def rank(cubin: CubinRecord) -> tuple[Capability, bool]:
-        parts = _parts(cubin.target)
-        assert parts is not None  # what runs has a known target
-        return parts[0], parts[1] == "a"
-
+    """The cubin that fits a device best by `rank`; None where none runs on it."""
     fitting = [one for one in cubins if not one.relocatable and runs_on(one.target, capability)]
-    return max(fitting, key=rank, default=None)
-
-
-def best_ptx(entries: Iterable[FatbinEntry], capability: Capability) -> FatbinEntry | None:
-    """The PTX of a fatbin that a driver would compile for a device, the newest target first."""
-
-    def rank(entry: FatbinEntry) -> tuple[Capability, bool]:
-        parts = _parts(entry.arch)
-        assert parts is not None
-        return parts[0], parts[1] == "a"
-
-    fitting = [one for one in entries if one.ptx and ptx_loads_on(one.arch, capability)]
-    return max(fitting, key=rank, default=None)
+    return max(fitting, key=lambda one: rank(one.target), default=None)
 
 
 def _named(capability: Capability) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from cakert.cubins import TARGETS_OF, store
 from cakert.errors import STATUS_TABLE
-from cakert.inspect import CubinRecord, FatbinEntry, PtxRecord, inspect_file
-from cakert.inspect.fit import best_cubin, best_ptx, ptx_loads_on, runs_on, why_not
+from cakert.inspect import CubinRecord, PtxRecord, inspect_file
+from cakert.inspect.fit import best_cubin, ptx_loads_on, rank, runs_on, why_not
 
 
 def cubin(target: str, **fields) -> CubinRecord:
@@ -25,12 +25,6 @@ def cubin(target: str, **fields) -> CubinRecord:
         "kernels": ("some kernel",),
     }
     return CubinRecord(**{**values, **fields})
-
-
-def ptx(arch: str, version: str = "9.0") -> FatbinEntry:
-    target = arch.replace("compute", "sm")
-    record = PtxRecord(version, target, ("k",))
-    return FatbinEntry("ptx", arch, "none", 10, 10, "", None, record)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +80,8 @@ def test_the_best_image_of_several():
     assert best_cubin(several, (12, 0)) is None
     linkable = dataclasses.replace(several[1], relocatable=True)
     assert best_cubin([linkable], (9, 0)) is None
-    compiled = [ptx("compute_70"), ptx("compute_90a"), ptx("compute_90"), ptx("compute_100f")]
-    assert best_ptx(compiled, (9, 0)).arch == "compute_90a"
-    assert best_ptx(compiled, (12, 0)).arch == "compute_90"
-    assert best_ptx(compiled, (6, 0)) is None
+    order = ["unknown", "sm_80", "sm_90", "sm_90a", "sm_100f", "sm_100a", "sm_103"]
+    assert sorted(order[::-1], key=rank) == order
 
 
 def test_the_shipped_cubins_are_known():

@@ -11,37 +11,16 @@ import pytest
 from cakert.cli.kernel_files import (
     choose,
     find_kernel,
-    fits,
-    preference,
     ptx_beside,
     read_images,
     targets_text,
 )
 from cakert.errors import CubinError
+from cakert.inspect.fit import runs_on
 
 FATBIN = Path(__file__).resolve().parents[1] / "inspect" / "data" / "kernels.fatbin"
 REVERSE = "_Z7reverseI13__nv_bfloat16EvPT_PKS1_6Window"
 PTX = b".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry one()\n{\n ret;\n}\n"
-
-
-@pytest.mark.parametrize(
-    ("target", "yes", "no"),
-    [
-        ("sm_80", [(8, 0), (8, 6)], [(9, 0), (7, 5)]),
-        ("sm_90", [(9, 0)], [(8, 9), (10, 0)]),
-        ("sm_90a", [(9, 0)], [(10, 0), (8, 0)]),
-        ("sm_100", [(10, 0), (10, 3)], [(9, 0), (12, 0)]),
-        ("sm_100a", [(10, 0)], [(10, 3), (9, 0)]),
-        ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (12, 0), (11, 0)]),
-        ("sm_103f", [(10, 3)], [(10, 0)]),
-        ("sm_120", [(12, 0), (12, 1)], [(10, 0)]),
-        ("unknown", [(9, 0)], []),
-        ("gfx90a", [], [(9, 0)]),
-    ],
-)
-def test_which_gpu_loads_a_target(target, yes, no):
-    assert all(fits(target, capability) for capability in yes)
-    assert not any(fits(target, capability) for capability in no)
 
 
 def test_images_of_each_kind_of_file(kernels):
@@ -88,11 +67,9 @@ def test_the_best_image_that_fits_is_taken():
     assert targets_text(images) == "cubins for sm_100f, sm_80, sm_90a; PTX for sm_90"
     cubins = tuple(image for image in images if image.kind == "cubin")
     for capability, target in [((8, 6), "sm_80"), ((9, 0), "sm_90a"), ((10, 3), "sm_100f")]:
-        fitting = tuple(image for image in cubins if fits(image.target, capability))
+        fitting = tuple(image for image in cubins if runs_on(image.target, capability))
         image, symbol = choose(fitting, "_Z8rec", FATBIN)
         assert (image.target, symbol) == (target, "_Z8recursesPi")
-    order = sorted(images, key=preference)
-    assert [image.target for image in order] == ["sm_80", "sm_90", "sm_100f", "sm_90a"]
 
 
 def test_the_first_of_equals_is_taken(tmp_path):
