@@ -20,7 +20,6 @@ from cubin_toolchain import (
     BuildError,
     find_toolchain,
     parse_ptxas,
-    parse_version,
     ptx_geometry,
     serialised_wgmma,
 )
@@ -167,9 +166,10 @@ def test_serialised_wgmma_is_found():
 
 def test_version_is_read_from_nvcc():
     text = "Cuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0.r13.0/compiler.3_0\n"
-    assert parse_version(text) == ("13.0", "13.0.88", "cuda_13.0.r13.0/compiler.3_0")
+    version = cubin_toolchain.assembler.Version("13.0", "13.0.88", "cuda_13.0.r13.0/compiler.3_0")
+    assert cubin_toolchain.assembler.parse_version(text) == version
     with pytest.raises(BuildError, match="unknown form"):
-        parse_version("nvcc: not today")
+        cubin_toolchain.assembler.parse_version("nvcc: not today")
 
 
 def test_toolkit_folder_without_compiler_is_refused(tmp_path):
@@ -193,10 +193,10 @@ def test_variants_are_distinct():
 # --- the repository itself ------------------------------------------------------------------------
 
 
-def quick_check(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def quick_check(tools: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # -S: no site-packages, so that anything but the standard library would fail.
     return subprocess.run(
-        [sys.executable, "-S", str(script), "--check", "--quick", *arguments],
+        [sys.executable, "-S", str(tools / "build_cubins.py"), "--check", "--quick", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -204,10 +204,22 @@ def quick_check(script: Path, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_what_is_committed_comes_from_what_is_committed(project):
+@pytest.fixture
+def bare_tools(project, tmp_path) -> Path:
+    """The tools beside the one file of the package that they load: nothing built or installed."""
+    tools = tmp_path / "bare" / "tools"
+    tools.mkdir(parents=True)
+    for script in (project / "tools").glob("*.py"):
+        shutil.copy(script, tools)
+    cubins = tmp_path / "bare" / "cakert" / "cubins"
+    cubins.mkdir(parents=True)
+    shutil.copy(store().root / "assembler.py", cubins)
+    return tools
+
+
+def test_what_is_committed_comes_from_what_is_committed(project, bare_tools):
     start = time.perf_counter()
-    folder = str(store().root)
-    done = quick_check(project / "tools" / "build_cubins.py", "--out", folder)
+    done = quick_check(bare_tools, "--out", str(store().root), "--root", str(project))
     assert done.returncode == 0, done.stdout + done.stderr
     assert time.perf_counter() - start < 5
     assert not any(word in done.stdout for word in ("stale", "mismatch", "error"))
@@ -388,7 +400,8 @@ def fake_store(tmp_path_factory) -> tuple[Path, list[Variant]]:
             built = cubin_toolchain.Built(text, os.urandom(512), (resources,), (), ())
             results.append((variant, target, built))
     nowhere = Path("/none")
-    toolchain = cubin_toolchain.Toolchain(nowhere, nowhere, "1.0", "1.0.1", "cuda_1", "test")
+    version = cubin_toolchain.assembler.Version("1.0", "1.0.1", "cuda_1")
+    toolchain = cubin_toolchain.Toolchain(nowhere, nowhere, version, "test")
     build_cubins.write_files(folder, results)
     manifest = cubin_manifest.make_manifest(
         toolchain,
@@ -509,9 +522,9 @@ def test_damage_is_named(checked, case):
     assert all(line.startswith(("stale: ", "mismatch: ", "error: ")) for line in problems)
 
 
-def test_check_before_the_first_build(tmp_path, project):
+def test_check_before_the_first_build(tmp_path, bare_tools):
     root = make_root(tmp_path / "project")
-    done = quick_check(project / "tools" / "build_cubins.py", "--root", str(root))
+    done = quick_check(bare_tools, "--root", str(root))
     assert done.returncode == 1
     assert done.stdout.startswith("error: no manifest at ")
     assert "Traceback" not in done.stderr
@@ -530,7 +543,7 @@ def test_check_with_another_nvcc_says_so(checked, fake_store, toolchain, capsys)
     root, _ = checked
     assert build_cubins.main(["--check", "--root", str(root)], fake_store[1]) == 0
     out = capsys.readouterr().out
-    assert toolchain.build in out
+    assert toolchain.version.build in out
     assert "cuda_1, so nothing was rebuilt" in out
 
 

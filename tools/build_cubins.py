@@ -237,8 +237,8 @@ def check(
         return []
     if toolchain.identity != manifest["toolkit"]:
         print(
-            f"hashes are right; nvcc here ({toolchain.origin}) is {toolchain.build}, the cubins "
-            f"were built with {manifest['toolkit']['build']}, so nothing was rebuilt"
+            f"hashes are right; nvcc here ({toolchain.origin}) is {toolchain.version.build}, the "
+            f"cubins were built with {manifest['toolkit']['build']}, so nothing was rebuilt"
         )
         return []
     recorded = {entry["file"]: entry for entry in manifest["entries"]}
@@ -252,7 +252,7 @@ def check(
                     f"manifest {entry.get(key)}"
                 )
     if not problems:
-        print(f"{len(recorded)} cubins rebuilt with {toolchain.build}: identical bytes")
+        print(f"{len(recorded)} cubins rebuilt with {toolchain.version.build}: identical bytes")
     return problems
 
 
@@ -307,7 +307,7 @@ def main(argv: Sequence[str] | None = None, variants: Sequence[Variant] = VARIAN
                 file=sys.stderr,
             )
             return 1
-        print(f"nvcc {toolchain.version} ({toolchain.origin}: {toolchain.nvcc})")
+        print(f"nvcc {toolchain.version.version} ({toolchain.origin}: {toolchain.nvcc})")
         build(
             toolchain,
             root,

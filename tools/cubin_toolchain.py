@@ -2,30 +2,55 @@
 
 The bytes of a cubin must not depend on the folder it was built in. So nvcc runs in the repository
 root with relative paths only, ptxas sees nothing but file names of fixed form, there is no
-``-lineinfo``, and ptxas assembles exactly the PTX that is shipped. Standard library only.
+``-lineinfo``, and ptxas assembles exactly the PTX that is shipped. What `cakert verify --rebuild`
+needs of this stands in the package, in ``cakert/cubins/assembler.py``. Standard library only.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
-import shutil
 import struct
-import subprocess
-import sysconfig
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cubin_variants import Variant
 
+
+def _load_assembler() -> Any:
+    """The package's module by its path: importing the package would need what it requires.
+
+    It is that of this tree; where the tools stand without it (tests of an installed package), the
+    installed one.
+    """
+    root = Path(__file__).resolve().parent.parent / "cakert"
+    if not root.is_dir() and (package := importlib.util.find_spec("cakert")) and package.origin:
+        root = Path(package.origin).parent
+    spec = importlib.util.spec_from_file_location(
+        "cubin_assembler", root / "cubins" / "assembler.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from cakert.cubins import assembler
+else:
+    assembler = _load_assembler()
+
 NVCC_FLAGS = ("-ptx", "-std=c++17", "-O3", "-I", "cuda")
-PTXAS_FLAGS = ("-v",)
-
-
-class BuildError(Exception):
-    """A build that cannot go on; the text is what the user reads."""
+PTXAS_FLAGS = assembler.PTXAS_FLAGS
+BuildError = assembler.BuildError
+ptx_geometry = assembler.ptx_geometry
+ptx_kernels = assembler.ptx_kernels
 
 
 @dataclass(frozen=True)
@@ -34,15 +59,13 @@ class Toolchain:
 
     nvcc: Path
     ptxas: Path
-    release: str  # "13.0"
-    version: str  # "13.0.88"
-    build: str  # "cuda_13.0.r13.0/compiler.36424714_0"
+    version: assembler.Version
     origin: str  # where it was found, for people
 
     @property
     def identity(self) -> dict[str, str]:
         """What the manifest records; equal identities promise equal bytes."""
-        return {"release": self.release, "version": self.version, "build": self.build}
+        return self.version.identity
 
 
 @dataclass(frozen=True)
@@ -75,67 +98,6 @@ class Built:
 # --- finding a toolkit ----------------------------------------------------------------------------
 
 
-def _candidates(toolkit: Path | None) -> list[tuple[Path, Path, str]]:
-    """(nvcc, ptxas, origin) in order of preference; existing files only."""
-    if toolkit is not None:
-        folders = [(toolkit / "bin", "--toolkit")]
-    else:
-        folders = []
-        on_path = shutil.which("nvcc")
-        if on_path:
-            folders.append((Path(on_path).resolve().parent, "PATH"))
-        for variable in ("CUDA_HOME", "CUDA_PATH"):
-            if os.environ.get(variable):
-                folders.append((Path(os.environ[variable]) / "bin", variable))
-        # The wheels of the extra [cubins] unpack into one tree that looks like a toolkit.
-        for key in ("purelib", "platlib"):
-            folders.append((Path(sysconfig.get_path(key)) / "nvidia" / "cu13" / "bin", "wheels"))
-    found = []
-    for folder, origin in folders:
-        nvcc, ptxas = folder / "nvcc", folder / "ptxas"
-        if nvcc.is_file() and ptxas.is_file():
-            found.append((nvcc, ptxas, origin))
-    return found
-
-
-def parse_version(text: str) -> tuple[str, str, str]:
-    """Release, version and build from ``nvcc --version``.
-
-    Raises
-    ------
-    BuildError
-        The text has another form.
-    """
-    release = re.search(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)", text)
-    build = re.search(r"^Build (\S+)", text, re.MULTILINE)
-    if not release or not build:
-        raise BuildError(f"nvcc --version has an unknown form: {text.strip()!r}")
-    return release.group(1), release.group(2), build.group(1)
-
-
-def _run(command: list[str], cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Run a tool; returns what it printed (nvcc and ptxas report on both streams)."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-    except OSError as problem:
-        raise BuildError(f"{command[0]} cannot be run: {problem.strerror}") from problem
-    if done.returncode != 0:
-        raise BuildError(
-            f"{Path(command[0]).name} failed with status {done.returncode}\n"
-            f"  {' '.join(command)}\n{done.stdout.rstrip()}"
-        )
-    return done.stdout
-
-
 def find_toolchain(
     toolkit: Path | None = None, identity: dict[str, str] | None = None
 ) -> Toolchain | None:
@@ -151,50 +113,20 @@ def find_toolchain(
     BuildError
         `toolkit` was given and has no ``bin/nvcc`` and ``bin/ptxas``, or nvcc does not run.
     """
-    candidates = _candidates(toolkit)
+    candidates = assembler.tool_folders(toolkit, "nvcc", "ptxas")
     if not candidates:
         if toolkit is not None:
             raise BuildError(f"--toolkit {toolkit}: no bin/nvcc and bin/ptxas there")
         return None
     found = []
-    for nvcc, ptxas, origin in candidates if identity else candidates[:1]:
-        release, version, build = parse_version(_run([str(nvcc), "--version"], Path.cwd()))
-        found.append(Toolchain(nvcc, ptxas, release, version, build, origin))
+    for folder, origin in candidates if identity else candidates[:1]:
+        nvcc = folder / "nvcc"
+        version = assembler.parse_version(assembler.run_tool([str(nvcc), "--version"], Path.cwd()))
+        found.append(Toolchain(nvcc, folder / "ptxas", version, origin))
     return next((each for each in found if each.identity == identity), found[0])
 
 
-# --- reading PTX and ptxas output -----------------------------------------------------------------
-
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
-_GEOMETRY = re.compile(
-    r"^(?:\.visible\s+)?\.(?:const|global)\s+(?:\.align\s+\d+\s+)?\.(b8|b32|u32)\s+"
-    r"([\w$]+)_geometry\[(\d+)\]\s*(?:=\s*\{([^}]*)\})?;",
-    re.MULTILINE,
-)
-
-
-def ptx_kernels(ptx: str) -> list[str]:
-    """Names of the entry points, in order of appearance."""
-    return _ENTRY.findall(ptx)
-
-
-def ptx_geometry(ptx: str) -> dict[str, tuple[int, int]]:
-    """``{kernel: (threads, dynamic shared bytes)}`` from the ``<kernel>_geometry`` constants.
-
-    The kernel source computes both once, as ``uint32_t[2]``. nvcc writes the constant as bytes or
-    words and omits trailing zeros.
-    """
-    found = {}
-    for kind, name, count, values in _GEOMETRY.findall(ptx):
-        numbers = [int(v, 0) for v in values.split(",")] if values.strip() else []
-        numbers += [0] * (int(count) - len(numbers))
-        if kind == "b8":
-            raw = bytes(numbers)
-            numbers = [int.from_bytes(raw[i : i + 4], "little") for i in range(0, len(raw), 4)]
-        if len(numbers) != 2:
-            raise BuildError(f"{name}_geometry: expected 2 words, got {len(numbers)}")
-        found[name] = (numbers[0], numbers[1])
-    return found
+# --- reading ptxas's output -----------------------------------------------------------------------
 
 
 def parse_ptxas(
@@ -313,24 +245,11 @@ def build_variant(toolchain: Toolchain, root: Path, variant: Variant, target: st
         # nvcc names its intermediate files after the process, so give each build its own folder.
         env = {**os.environ, "TMPDIR": folder}
         name = f"{variant.stem}.{target}"
-        said = _run(
-            nvcc_command(toolchain, variant, target, work / f"{name}.ptx"), cwd=root, env=env
-        )
-        warnings = [line.strip() for line in said.splitlines() if "warning" in line.lower()]
+        command = nvcc_command(toolchain, variant, target, work / f"{name}.ptx")
+        said = assembler.run_tool(command, cwd=root, env=env)
         ptx = (work / f"{name}.ptx").read_bytes()
-        report = _run(
-            [
-                str(toolchain.ptxas),
-                f"-arch={target}",
-                *PTXAS_FLAGS,
-                "-o",
-                f"{name}.cubin",
-                f"{name}.ptx",
-            ],
-            cwd=work,
-            env=env,
-        )
-        cubin = (work / f"{name}.cubin").read_bytes()
+    warnings = [line.strip() for line in said.splitlines() if "warning" in line.lower()]
+    cubin, report = assembler.assemble(toolchain.ptxas, ptx, name, target)
 
     text = ptx.decode("utf-8")
     if str(root) in text:
