@@ -125,6 +125,21 @@ STATUS_TABLE: dict[int, tuple[str, str, str]] = {
         "launch fewer blocks",
     ),
     801: ("CUDA_ERROR_NOT_SUPPORTED", "the device or driver does not support this", ""),
+    802: (
+        "CUDA_ERROR_SYSTEM_NOT_READY",
+        "machines with NVSwitch need the fabric manager before CUDA starts",
+        "sudo systemctl start nvidia-fabricmanager (of the driver's exact version)",
+    ),
+    803: (
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        "libcuda and the kernel module are of different drivers",
+        "reboot after a driver update; in a container remove the image's own libcuda",
+    ),
+    804: (
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        "this GPU takes no compatibility package",
+        "take the `compat` folder out of LD_LIBRARY_PATH, and update the driver itself",
+    ),
     900: (
         "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
         "the call is not allowed while a stream is captured",

@@ -27,6 +27,7 @@ LAYERS = [
     ["cakert.routes"],
     ["cakert.reference"],
     ["cakert.arrays"],
+    ["cakert.verification"],
     ["cakert.inspect"],
     ["cakert.cubins"],
     ["cakert.sim"],

@@ -20,6 +20,14 @@ _REPEATS = 50
 _SIMULATED = "sm_100a"
 """What runs without a GPU: the target that fewest people have at hand."""
 
+_EPILOG = """examples:
+  cakert demo                                       on the best GPU, else on the simulator
+  cakert demo --device cuda:1 --tokens-q 4096 --tokens-kv 4096 --topk 16 --heads 8
+  cakert demo --device sim:sm_90a --dtype float16
+  cakert demo --device cpu                          the reference alone
+
+exit status: 0 within the bound, 1 out of it or failed, 2 wrong usage"""
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the sub-command."""
@@ -29,6 +37,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Draws a random problem, plans and runs it on a GPU that the package has "
         "cubins for, and compares the result with a float64 reference. Without such a GPU the "
         f"kernel for {_SIMULATED} runs on the simulator.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cakert.cubins import CubinStore
 from cakert.errors import CudaError, DriverNotFoundError
-from cakert.runtime import driver
+
+if TYPE_CHECKING:
+    from cakert.cubins import CubinStore
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: a driver is there, a GPU is not
 
@@ -31,8 +32,15 @@ class Machine(NamedTuple):
         return tuple(d for d in self.devices if d.capability in store.capabilities)
 
 
+def cuda_text(version: int) -> str:
+    """A driver's version as people write it: "13.0" for 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def look_around() -> Machine:
     """Ask the driver; a machine without driver or GPU is a result here, not an error."""
+    from cakert.runtime import driver
+
     try:
         count = driver.device_count()
         version = driver.driver_version()

@@ -10,9 +10,15 @@ from pathlib import Path
 
 from cakert import __version__
 from cakert.cli.console import capability_text, make_console, make_table
-from cakert.cli.devices import Machine, look_around
+from cakert.cli.devices import Machine, cuda_text, look_around
 from cakert.cubins import TARGETS_OF, CubinStore, describe_image, store
-from cakert.errors import CubinError
+from cakert.errors import MINIMUM_DRIVER, CubinError
+
+_EPILOG = """examples:
+  cakert info                  versions, driver, GPUs, and the shipped cubins
+  cakert info kernel.cubin     target and kernels of a cubin (cakert inspect says more)
+
+exit status: 0 well, 1 a cubin is damaged, or a file is none, 2 wrong usage"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,7 +27,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "info",
         help="driver, devices and cubins here, or the contents of a cubin",
         description="Without files: versions, driver, GPUs, and the shipped cubins, each of them "
-        "verified against the manifest. With files: target, kernels and toolkit of each.",
+        "verified against the manifest. With files: target, kernels and toolkit of each. "
+        "`cakert doctor` says how to mend what does not work.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="CUBIN", help="cubin to describe")
     parser.set_defaults(run=run)
@@ -37,8 +46,8 @@ def _version(distribution: str) -> str:
 def _driver_text(machine: Machine) -> str:
     if machine.driver_version is None:
         return machine.problem
-    major, minor = divmod(machine.driver_version, 1000)
-    return f"CUDA {major}.{minor // 10}" + (f" ({machine.problem})" if machine.problem else "")
+    problem = f" ({machine.problem})" if machine.problem else ""
+    return f"CUDA {cuda_text(machine.driver_version)}{problem}"
 
 
 def _too_old(machine: Machine, cubins: CubinStore) -> str:
@@ -48,7 +57,8 @@ def _too_old(machine: Machine, cubins: CubinStore) -> str:
         return ""
     return (
         f"this driver is too old for cubins of toolkit {cubins.toolkit['release']}: "
-        f"it offers {_driver_text(machine)}, they need CUDA {major}.0 (driver 580 or newer)"
+        f"it offers {_driver_text(machine)}, they need CUDA {major}.0 "
+        f"(driver {MINIMUM_DRIVER} or newer)"
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from cakert.cli.console import make_console, make_table, printable
+from cakert.cli.console import make_console, make_table
+from cakert.cli.text import printable
 from cakert.inspect import (
     Comparison,
     ConstantBank,

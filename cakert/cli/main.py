@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
+    """Describe the command line; of a `broken` installation `cakert doctor` alone."""
     from cakert import __version__
-    from cakert.cli import demo, explain, info, inspect, load, run
+    from cakert.cli import doctor
 
     parser = argparse.ArgumentParser(
         prog="cakert",
@@ -20,12 +20,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cakert {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
+    if broken:
+        doctor.add_parser(commands)
+        return parser
+    from cakert.cli import completion, demo, explain, info, inspect, load, run, verify
+
+    completion.add_parser(commands)
     demo.add_parser(commands)
+    doctor.add_parser(commands)
     explain.add_parser(commands)
     info.add_parser(commands)
     inspect.add_parser(commands)
     load.add_parser(commands)
     run.add_parser(commands)
+    verify.add_parser(commands)
     return parser
 
 
@@ -50,7 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A closed standard stream (`cakert info >&-`) is None in Python: what goes there is lost.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
-    args = build_parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        parser = build_parser()
+    except (ImportError, TypeError, ValueError) as problem:
+        # Requirements or extension modules are missing, or do not fit: the doctor needs none.
+        if arguments[:1] != ["doctor"]:
+            reason = f"{_one_line(problem)} (`cakert doctor` says how to mend it)"
+            print(f"cakert: error: {reason}", file=sys.stderr)
+            return 1
+        parser = build_parser(broken=True)
+    args = parser.parse_args(arguments)
     try:
         status: int = args.run(args)
         sys.stdout.flush()

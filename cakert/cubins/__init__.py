@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import lzma
 import re
 from pathlib import Path
 
 from cakert.cubins.image import ImageInfo, check_image, describe_image
 from cakert.cubins.manifest import Entry, KernelInfo, Manifest, read_manifest
+from cakert.cubins.packed import unpack
 from cakert.errors import CubinError
 
 __all__ = [
@@ -127,9 +127,9 @@ class CubinStore:
         """
         packed = self._read_file(entry.ptx_file)
         try:
-            data = lzma.decompress(packed, format=lzma.FORMAT_XZ)
-        except (lzma.LZMAError, EOFError) as problem:
-            raise CubinError(f"{self.root / entry.ptx_file}: not valid xz: {problem}") from problem
+            data = unpack(packed)
+        except ValueError as problem:
+            raise CubinError(f"{self.root / entry.ptx_file}: {problem}") from problem
         self._check_hash(entry.ptx_file, entry.ptx_sha256, data)
         return data.decode("utf-8")
 

@@ -1,7 +1,7 @@
 """The manifest of the shipped cubins as typed, immutable values.
 
-`tools/build_cubins.py` writes it; this module only reads. Fields that describe how a cubin was
-made (sources, flags, defines) belong to that tool and are not kept here.
+`tools/build_cubins.py` writes it; this module only reads. Fields that describe how PTX was made
+(sources, nvcc's flags, defines) belong to that tool and are not kept here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cakert.errors import CubinError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-_FILE_NAME = re.compile(r"[A-Za-z0-9_.-]+\.cubin")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.cubin")
 _TARGET = re.compile(r"sm_\d+[af]?")
 
 
@@ -66,10 +66,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All entries, and the toolkit that made them: ``{"release", "version", "build"}``."""
+    """All entries, and the toolkit that made them: ``{"release", "version", "build"}``.
+
+    `ptxas_flags` is None where the manifest does not name them.
+    """
 
     toolkit: dict[str, str]
     entries: tuple[Entry, ...]
+    ptxas_flags: tuple[str, ...] | None = None
 
 
 class _Reader:
@@ -151,6 +155,25 @@ def read_manifest(folder: Path) -> Manifest:
     CubinError
         It is missing, unreadable, of another format, or malformed; the text names file and place.
     """
+    manifest, problems = survey_manifest(folder)
+    if problems:
+        raise problems[0]
+    return manifest
+
+
+def survey_manifest(folder: Path) -> tuple[Manifest, tuple[CubinError, ...]]:
+    """As `read_manifest`, but a malformed entry does not keep the others from being read.
+
+    Returns
+    -------
+    manifest, problems
+        The sound entries, of a file that stands there twice the first; one error a bad entry.
+
+    Raises
+    ------
+    CubinError
+        There is no manifest, or none of this format.
+    """
     path = folder / MANIFEST
     reader = _Reader(path)
     try:
@@ -171,13 +194,21 @@ def read_manifest(folder: Path) -> Manifest:
     toolkit = {
         key: reader.get("toolkit", toolkit, key, str) for key in ("release", "version", "build")
     }
-    entries = tuple(
-        reader.entry(index, entry)
-        for index, entry in enumerate(reader.get("manifest", raw, "entries", list))
+    entries: dict[str, Entry] = {}
+    problems: list[CubinError] = []
+    twice: list[CubinError] = []
+    for index, each in enumerate(reader.get("manifest", raw, "entries", list)):
+        try:
+            entry = reader.entry(index, each)
+        except CubinError as problem:
+            problems.append(problem)
+            continue
+        if entry.file in entries:
+            twice.append(reader.fail(f"{entry.file} stands there twice"))
+        entries.setdefault(entry.file, entry)
+    flags = reader.optional("manifest", raw, "flags", dict)
+    ptxas = reader.optional("flags", flags, "ptxas", list) if flags is not None else None
+    manifest = Manifest(
+        toolkit, tuple(entries.values()), None if ptxas is None else tuple(map(str, ptxas))
     )
-    seen: set[str] = set()
-    for entry in entries:
-        if entry.file in seen:
-            raise reader.fail(f"{entry.file} stands there twice")
-        seen.add(entry.file)
-    return Manifest(toolkit, entries)
+    return manifest, (*problems, *twice)
