@@ -61,6 +61,12 @@ CASES: dict[str, Case] = {
         "extension modules fit one interpreter only",
         f"install cakert with the Python that runs it: {_REINSTALL}",
     ),
+    "extensions-need": Case(
+        "extensions",
+        "trouble",
+        "they import a package that is not there, or that something else hides",
+        "mend what the checks `packages` and `names` find",
+    ),
     "extensions-broken": Case(
         "extensions",
         "trouble",

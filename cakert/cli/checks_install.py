@@ -46,6 +46,9 @@ def extensions(here: Surroundings) -> list[Result]:
         return [Result("extensions-ok", f"all of {here.package} import")]
     name, reason = next(iter(here.failures.items()))
     found = f"{len(here.failures)} fail in {here.package}, the first is {name}: {reason}"
+    lacking = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
+    if lacking and lacking.group(1).partition(".")[0] != "cakert":
+        return [Result("extensions-need", found)]
     stem = here.package.joinpath(*name.split(".")[1:])
     files = [path.name for path in stem.parent.glob(f"{stem.name}.*.so")]
     if any(file == stem.name + here.interpreter.suffix for file in files):

@@ -6,6 +6,7 @@
  * STUB_CUDA_NAME        device names, likewise
  * STUB_CUDA_SMS         multiprocessors, likewise (132)
  * STUB_CUDA_L2          bytes of the L2 cache, likewise (52428800)
+ * STUB_CUDA_COMPUTE_MODE  CUcomputemode, likewise (0)
  * STUB_CUDA_SHARED      shared memory a block may opt in to, bytes, likewise (232448)
  */
 #include "stub_cuda.h"
@@ -149,6 +150,7 @@ static CUresult device_attribute(CUdevice device, int attribute, int *value) {
     case 12: *value = 65536; break;               /* MAX_REGISTERS_PER_BLOCK */
     case 13: *value = 1980000; break;             /* CLOCK_RATE, kHz */
     case 16: *value = (int)stub_env_number("STUB_CUDA_SMS", device, 132); break;
+    case 20: *value = (int)stub_env_number("STUB_CUDA_COMPUTE_MODE", device, 0); break;
     case 36: *value = 2619000; break;             /* MEMORY_CLOCK_RATE, kHz */
     case 37: *value = 5120; break;                /* GLOBAL_MEMORY_BUS_WIDTH, bits */
     case 38: *value = (int)stub_env_number("STUB_CUDA_L2", device, 52428800); break; /* L2_CACHE_SIZE */
