@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
+
+from cakert.cli.parsers import all_parsers
 
 _EPILOG = """examples:
   cakert completion bash > ~/.local/share/bash-completion/completions/cakert
@@ -26,15 +27,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="shell to complete in")
     parser.set_defaults(run=run)
-
-
-def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and those of its sub-commands."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child in action.choices.values():
-                yield from all_parsers(child)
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cakert.cli.parsers import wrap_descriptions
+
 
 def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
     """Describe the command line; of a `broken` installation `cakert doctor` alone."""
@@ -68,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"cakert: error: {reason}", file=sys.stderr)
             return 1
         parser = build_parser(broken=True)
+    wrap_descriptions(parser)
     args = parser.parse_args(arguments)
     try:
         status: int = args.run(args)
