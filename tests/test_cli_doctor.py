@@ -517,6 +517,8 @@ def test_json_has_the_documented_fields(project):
     found = cases_of(done)
     assert "cuda:1 Stub GPU, compute capability 8.6" in found["device-unsupported"]["found"]
     assert "9.0, 10.0, 10.3" in found["device-unsupported"]["why"]
+    fit = f"{len(store().fitting((9, 0)))} of {len(store().entries)} cubins fit"
+    assert found["devices-ok"]["found"] == f"cuda:0 Stub GPU, compute capability 9.0: {fit}"
     assert document["status"] == done.returncode == 0
     assert not done.stderr
     # The contexts that the look at the memory needed are given back.

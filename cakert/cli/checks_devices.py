@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cakert.cli.results import Result
 from cakert.cli.surroundings import Gpu, Surroundings
+
+if TYPE_CHECKING:
+    from cakert.cubins import CubinStore
 
 _EXCLUSIVE, _PROHIBITED = 3, 2  # CUcomputemode
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -16,16 +20,22 @@ def _name(gpu: Gpu) -> str:
     return f"cuda:{gpu.ordinal} {gpu.name}"
 
 
-def _capabilities() -> tuple[tuple[int, int], ...]:
-    """Those that the package has cubins for; none where its manifest cannot be read."""
+def _store() -> CubinStore | None:
+    """The shipped cubins; None where their manifest cannot be read, which is another check's."""
     from cakert.errors import CubinError
 
     try:
         from cakert.cubins import store
 
-        return store().capabilities
+        return store()
     except (CubinError, ImportError):
-        return ()
+        return None
+
+
+def _capabilities() -> tuple[tuple[int, int], ...]:
+    """Those that the package has cubins for."""
+    cubins = _store()
+    return () if cubins is None else cubins.capabilities
 
 
 def usable(here: Surroundings) -> tuple[Gpu, ...]:
@@ -49,13 +59,14 @@ def devices(here: Surroundings) -> list[Result]:
             found = f"the kernel module has {here.module_gpus()} GPUs, the driver shows none"
             return [Result("devices-unseen", found)]
         return [Result("devices-none", "no GPU that this process could use")]
-    capabilities = _capabilities()
+    cubins, capabilities = _store(), _capabilities()
     supported = ", ".join(f"{major}.{minor}" for major, minor in capabilities) or "none"
     results = []
     for gpu in here.driver.gpus:
         found = f"{_name(gpu)}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
-        if gpu.capability in capabilities:
-            results.append(Result("devices-ok", found))
+        if cubins is not None and gpu.capability in capabilities:
+            fit = f"{len(cubins.fitting(gpu.capability))} of {len(cubins.entries)} cubins fit"
+            results.append(Result("devices-ok", f"{found}: {fit}"))
         else:
             results.append(Result("device-unsupported", found, {"supported": supported}))
     return results

@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         parser = build_parser()
-    except (ImportError, TypeError, ValueError) as problem:
-        # Requirements or extension modules are missing, or do not fit: the doctor needs none.
+    except ImportError as problem:
+        # Requirements of the package are missing: the doctor needs none of them.
         if arguments[:1] != ["doctor"]:
             reason = f"{_one_line(problem)} (`cakert doctor` says how to mend it)"
             print(f"cakert: error: {reason}", file=sys.stderr)
