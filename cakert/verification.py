@@ -348,7 +348,8 @@ def rebuild(
         return verification
     check_flags(manifest)
     folder = verification.folder
-    bad = {finding.file for finding in verification.findings if finding.kind != "resources"}
+    other = {"missing", "unreadable", "hash", "ptx"}
+    bad = {finding.file for finding in verification.findings if finding.kind in other}
     work = [
         entry
         for entry in manifest.entries
@@ -374,9 +375,13 @@ def rebuild(
 
     said: dict[str, str] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        for done, (entry, text) in enumerate(zip(work, pool.map(one, work), strict=True), 1):
-            said[entry.file] = text
-            progress(done, len(work))
+        try:
+            for done, (entry, text) in enumerate(zip(work, pool.map(one, work), strict=True), 1):
+                said[entry.file] = text
+                progress(done, len(work))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: end with what is running
+            raise
     cubins = tuple(
         replace(cubin, rebuilt=not said[cubin.file]) if cubin.file in said else cubin
         for cubin in verification.cubins

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import os
+import pty
 import random
 import re
 import shutil
@@ -556,6 +558,32 @@ def test_rebuild_on_the_command_line(folder, tmp_path, capsys):
     assert shown.err.startswith("cakert: error: the cubins were assembled by ptxas 13.0")
     assert shown.err.count("\n") == 1
     assert "12.9.86" in shown.err
+
+
+def test_progress_and_colours_on_a_terminal_only(folder, tmp_path):
+    toolkit = fake_toolkit(tmp_path / "cuda", folder)
+    command = [sys.executable, "-m", "cakert.cli", "verify", str(folder), "--rebuild"]
+    command += ["--toolkit", str(toolkit), "--jobs", "1"]
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+    env.pop("NO_COLOR", None)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, env=env) as process:
+        os.close(theirs)
+        text = b""
+        # The other end reports an error once it is closed.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 1 << 16):
+                text += part
+        os.close(ours)
+    assert process.returncode == 0
+    assert b"assembling" in text
+    assert b"3/3" in text
+    assert b"\x1b[" in text
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "assembling" not in done.stdout
+    assert "\x1b" not in done.stdout
 
 
 @pytest.mark.parametrize(

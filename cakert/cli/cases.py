@@ -90,7 +90,7 @@ CASES: dict[str, Case] = {
         "names",
         "trouble",
         "it hides the package cuda.bindings, so nothing that calls the driver can be imported",
-        "rename {path}, or start from another folder",
+        "rename {path}, uninstall what put it there, or start from another folder",
     ),
     "cakert-twice": Case(
         "names",
@@ -161,7 +161,7 @@ CASES: dict[str, Case] = {
     "module-loading": Case(
         "variables",
         "warning",
-        "the driver knows LAZY and EAGER, and takes its default for anything else",
+        "the driver knows LAZY, EAGER and DEFAULT, and takes its default for anything else",
         "unset CUDA_MODULE_LOADING",
     ),
     "force-ptx-jit": Case(

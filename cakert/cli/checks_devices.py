@@ -51,11 +51,9 @@ def usable(here: Surroundings) -> tuple[Gpu, ...]:
 def devices(here: Surroundings) -> list[Result]:
     """The GPUs, and whether the shipped cubins fit them."""
     if not here.driver.gpus:
-        value = here.environ.get("CUDA_VISIBLE_DEVICES")
-        hidden = value is not None and (not value.strip() or value.strip().startswith("-1"))
         # A driver that does not answer at all has its own check.
         answers = here.driver.library and here.driver.status in (0, _NO_DEVICE)
-        if answers and here.module_gpus() and not hidden:
+        if answers and here.module_gpus() and not here.hides_gpus():
             found = f"the kernel module has {here.module_gpus()} GPUs, the driver shows none"
             return [Result("devices-unseen", found)]
         return [Result("devices-none", "no GPU that this process could use")]

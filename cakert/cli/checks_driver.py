@@ -22,8 +22,10 @@ def _near(here: Surroundings) -> tuple[list[Path], list[Path]]:
     real: list[Path] = []
     stubs: list[Path] = []
     for folder in here.library_path():
-        if any(folder.glob("libcuda.so*")):
-            (stubs if folder.name == "stubs" else real).append(folder)
+        if folder.name == "stubs" and any(folder.glob("libcuda.so*")):
+            stubs.append(folder)
+        elif (folder / "libcuda.so.1").exists():
+            real.append(folder)
     return real, stubs
 
 
@@ -159,7 +161,7 @@ def visible_devices(here: Surroundings) -> list[Result]:
         return [Result("visible-ok", "CUDA_VISIBLE_DEVICES is not set")]
     found = f"CUDA_VISIBLE_DEVICES={value!r}"
     entries = [each.strip() for each in value.split(",")]
-    if not value.strip() or entries[0] == "-1":
+    if here.hides_gpus():
         return [Result("visible-none", found)]
     for entry in entries:
         if entry == "-1":

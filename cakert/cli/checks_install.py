@@ -177,7 +177,7 @@ def variables(here: Surroundings) -> list[Result]:
             meant = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0)[0]
             results.append(Result("variable-unknown", f"{name} is set", {"meant": meant}))
     loading = env.get("CUDA_MODULE_LOADING")
-    if loading is not None and loading.upper() not in ("LAZY", "EAGER"):
+    if loading is not None and loading.upper() not in ("LAZY", "EAGER", "DEFAULT"):
         results.append(Result("module-loading", f"CUDA_MODULE_LOADING={loading!r}"))
     if env.get("CUDA_FORCE_PTX_JIT", "0") not in ("", "0"):
         results.append(Result("force-ptx-jit", f"CUDA_FORCE_PTX_JIT={env['CUDA_FORCE_PTX_JIT']}"))

@@ -115,6 +115,11 @@ class Surroundings:
         except OSError:
             return ""
 
+    def hides_gpus(self) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES leaves no GPU to this process."""
+        value = self.environ.get("CUDA_VISIBLE_DEVICES")
+        return value is not None and value.partition(",")[0].strip() in ("", "-1")
+
     def wsl(self) -> bool:
         """Whether this is Linux inside Windows."""
         return "microsoft" in self.read("proc", "version").lower()

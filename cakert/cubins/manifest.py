@@ -17,7 +17,7 @@ from cakert.errors import CubinError
 FORMAT = 1
 MANIFEST = "manifest.json"
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.cubin")
-_TARGET = re.compile(r"sm_\d+[af]?")
+_TARGET = re.compile(r"sm_[0-9]{2,4}[af]?")
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,10 @@ def survey_manifest(folder: Path) -> tuple[Manifest, tuple[CubinError, ...]]:
     toolkit = {
         key: reader.get("toolkit", toolkit, key, str) for key in ("release", "version", "build")
     }
+    for key, value in toolkit.items():
+        # It is shown as it is, in messages too.
+        if not (value.isascii() and value.isprintable()):
+            raise reader.fail(f"toolkit: {key} must be printable ASCII, got {value!a}")
     entries: dict[str, Entry] = {}
     problems: list[CubinError] = []
     twice: list[CubinError] = []
