@@ -66,7 +66,8 @@ def test_version_and_help():
     assert (done.returncode, done.stdout) == (0, f"cakert {cakert.__version__}\n")
     done = command("--help")
     assert done.returncode == 0
-    for name in ("demo", "info", "inspect", "run"):
+    names = ("completion", "demo", "doctor", "explain", "info", "inspect", "load", "run", "verify")
+    for name in (*names, "exit status:"):
         assert name in done.stdout
 
 

@@ -166,7 +166,7 @@ def test_wheel_and_sdist_hold_every_cubin(project, tmp_path, monkeypatch):
 
     empty = environment("empty")
     pip(empty, "install", wheel)
-    for arguments in (["info"], ["demo", "--device", "cpu"]):
+    for arguments in (["info"], ["verify"], ["demo", "--device", "cpu"]):
         done = subprocess.run(
             [empty / "cakert", *arguments],
             cwd=tmp_path,

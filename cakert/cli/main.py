@@ -10,6 +10,13 @@ from pathlib import Path
 
 from cakert.cli.parsers import wrap_descriptions
 
+_EPILOG = """examples:
+  cakert doctor          what works here, and how to mend what does not
+  cakert demo            block-sparse attention on a GPU, or on the simulator
+  cakert demo --help     options and examples of one command
+
+exit status: 0 well, 1 failed or found trouble, 2 wrong usage"""
+
 
 def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
     """Describe the command line; of a `broken` installation `cakert doctor` alone."""
@@ -19,6 +26,8 @@ def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cakert",
         description="Precompiled block-sparse attention kernels: see what is here, and try it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cakert {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
