@@ -32,16 +32,11 @@ def make_table(title: str, columns: list[str], rows: list[list[object]]) -> Tabl
     return table
 
 
-def printable(text: str) -> str:
-    """Text of a file as one line that cannot steer a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 @contextmanager
 def counting_progress(
-    console: Console, doing: str, things: str
+    console: Console, doing: str, things: str, *, disable: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """A bar of the things that are done, on a terminal only.
+    """A bar of the things that are done, on a terminal only; `disable` where JSON is printed.
 
     Yields
     ------
@@ -54,9 +49,8 @@ def counting_progress(
         TextColumn(things),
         TimeElapsedColumn(),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    disable = disable or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -58,7 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "inspect",
         help="kernels and resources of cubins, fatbins, and host files that embed them",
-        description="Reads cubins, fatbins and host files (objects, libraries, programs,\n"
+        description="Reads cubins, fatbins and host files (objects, libraries, programs, "
         "archives) that embed them. Needs no toolkit, driver or GPU. Sizes are bytes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

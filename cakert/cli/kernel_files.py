@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cakert.cli.console import printable
+from cakert.cli.text import printable
 from cakert.errors import CubinError
 from cakert.inspect import CubinRecord, inspect_bytes
 from cakert.inspect.compression import LARGEST_IMAGE

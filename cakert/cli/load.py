@@ -17,9 +17,9 @@ from cakert.cli.console import (
     counting_progress,
     make_console,
     make_table,
-    printable,
 )
 from cakert.cli.options import extents, gpu, size
+from cakert.cli.text import printable
 from cakert.errors import CudaError
 from cakert.inspect import CubinRecord, Inspection, KernelRecord, PtxRecord, inspect_bytes
 from cakert.inspect.files import read_file
@@ -47,9 +47,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "load",
         help="load a cubin, a fatbin or a library's images on a GPU, or say why that fails",
-        description="Loads the file through the CUDA driver, resolves every kernel, and shows\n"
-        "what the driver reports beside what the file says, with occupancy. Where the\n"
-        "driver refuses it, says why in plain words. Nothing is launched. Sizes are bytes.",
+        description="Loads the file through the CUDA driver, resolves every kernel, and shows "
+        "what the driver reports beside what the file says, with occupancy. Where the driver "
+        "refuses it, says why in plain words. Nothing is launched. Sizes are bytes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -389,7 +389,7 @@ def run(args: argparse.Namespace) -> int:
     console = make_console()
     images = []
     parts = images_of(data, file)
-    with counting_progress(console, "loading", "images") as progress:
+    with counting_progress(console, "loading", "images", disable=args.json) as progress:
         for done, image in enumerate(parts):
             progress(done, len(parts))
             images.append(loader.load(image))

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cakert.cli.console import cta_progress, make_console, printable
+from cakert.cli.console import cta_progress, make_console
 from cakert.cli.options import device, extents, seed, size, tolerance, up_to
+from cakert.cli.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from cakert.cli.argument_specs import ArraySpec, BytesSpec, ScalarSpec
 from cakert.cli.array_statistics import Histogram, Statistics, changed, describe, histogram
-from cakert.cli.console import make_table, printable
+from cakert.cli.console import make_table
 from cakert.cli.launch_job import Argument, Job, full
 from cakert.cli.result_files import Difference
+from cakert.cli.text import printable
 from cakert.inspect.demangle import demangle
 
 if TYPE_CHECKING:

@@ -153,6 +153,7 @@ EXTENSIONS = (
     "cakert.runtime.tensor",
     "cakert.runtime.arguments",
     "cakert.runtime.library",
+    "cakert.runtime.event",
     "cakert.runtime.memory",
     "cakert.runtime.tensormap",
     "cakert.group_lists",

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cakert.cli.console import item_progress, make_console, make_table
+from cakert.cli.console import counting_progress, make_console, make_table
 from cakert.cli.text import printable
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ def run(args: argparse.Namespace) -> int:
     if args.rebuild and verification.manifest is not None:
         check_flags(verification.manifest)
         assembler = find_assembler(verification.manifest.toolkit, args.toolkit)
-        with item_progress("assembling", "cubins", disable=args.json) as progress:
+        console = make_console()
+        with counting_progress(console, "assembling", "cubins", disable=args.json) as progress:
             verification = rebuild(verification, assembler, jobs=args.jobs, progress=progress)
     seconds = time.perf_counter() - start
     if args.json:

@@ -81,7 +81,7 @@ def test_the_best_image_of_several():
     linkable = dataclasses.replace(several[1], relocatable=True)
     assert best_cubin([linkable], (9, 0)) is None
     order = ["unknown", "sm_80", "sm_90", "sm_90a", "sm_100f", "sm_100a", "sm_103"]
-    assert sorted(order[::-1], key=rank) == order
+    assert sorted(set(order), key=rank) == order
 
 
 def test_the_shipped_cubins_are_known():
