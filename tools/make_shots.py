@@ -65,6 +65,14 @@ SHOTS = [
     Shot("inspect-library", "cakert inspect libmine.so", columns=116),
     Shot("diff", "cakert inspect old.cubin new.cubin --diff"),
     Shot("own-kernel", "cakert inspect scale.cubin"),
+    Shot("doctor", "cakert doctor", columns=116),
+    Shot("verify", "cakert verify", columns=110),
+    Shot(
+        "run",
+        "cakert run scale.ptx --device sim:sm_90a --grid 4 --block 256 "
+        "--arg x:f32[1000]=iota --arg f:f32=2 --arg n:u32=1000",
+    ),
+    Shot("explain-text", "cakert explain mask.npy", columns=116),
     Shot("damaged", "cakert inspect damaged.cubin", status=1),
 ]
 
@@ -97,12 +105,27 @@ def _library() -> bytes:
     )
 
 
+def _mask() -> bytes:
+    """Eight heads of 64 x 64 blocks: seven look around themselves, one at everything."""
+    import io
+
+    import numpy as np
+
+    near = np.abs(np.subtract.outer(np.arange(64), np.arange(64))) < 6
+    mask = near[None].repeat(8, axis=0)
+    mask[2] = True
+    written = io.BytesIO()
+    np.save(written, mask)
+    return written.getvalue()
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     "kernel.cubin": lambda: _shipped("vsa_sm90_r64_d128_bf16.sm_90a"),
     "old.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90"),
     "new.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_100a"),
     "damaged.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90")[:20000],
     "libmine.so": _library,
+    "mask.npy": _mask,
     **{
         name: (ROOT / "tests" / "data" / "docs" / name).read_bytes
         for name in ("scale.cubin", "scale.ptx")
