@@ -56,11 +56,26 @@ GPU_ONLY = {
     ("own-kernel.md", 3): "torch captures CUDA graphs on a GPU only",
 }
 # What a page leaves to its reader, as code that runs before the block.
-GIVEN: dict[tuple[str, int], str] = {}
+GIVEN = {
+    ("explain.md", 1): """
+import numpy as np
+import cakert
+mask = np.tri(4, dtype=bool)[None]
+plan = cakert.plan_cake_vsa(
+    None, None, mask, None, None, None, M=256, N=256, R=64, C=64, num_qo_heads=1, num_kv_heads=1,
+    head_dim=64, q_data_type="float16", sm_scale=None, device=simulated)
+""",
+}
 # Lines that begin like a command and are none, such as a synopsis.
-NO_COMMANDS: set[str] = set()
+NO_COMMANDS = {
+    "cakert run FILE [KERNEL] --grid X[,Y[,Z]] --block X[,Y[,Z]] --arg ARG ...",
+}
 # `cakert` commands that are only parsed, and why.
-PARSED_ONLY: dict[str, str] = {}
+PARSED_ONLY = {
+    "cakert explain mask.npy --device cuda:0": "needs a GPU",
+    "cakert verify --rebuild --jobs 4": "assembles all cubins: tests of verify do it for some",
+    "cakert verify build/cubins": "a folder of the reader's",
+}
 
 LANGUAGES = {"", "cuda", "json", "ptx", "python", "sh", "text"}
 PROGRAMS = {"cakert", "nvcc", "pip", "python", "sphinx-build"}
