@@ -119,6 +119,19 @@ def _mask() -> bytes:
     return written.getvalue()
 
 
+def _lists() -> bytes:
+    """What a router chose: 16 of 512 KV blocks for each of 8 x 512 query blocks."""
+    import io
+
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    chosen = rng.permuted(np.arange(512)[None, None].repeat(8, 0).repeat(512, 1), axis=2)
+    written = io.BytesIO()
+    np.savez_compressed(written, q2k_indices=chosen[:, :, :16].astype(np.int32))
+    return written.getvalue()
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     "kernel.cubin": lambda: _shipped("vsa_sm90_r64_d128_bf16.sm_90a"),
     "old.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90"),
@@ -126,6 +139,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "damaged.cubin": lambda: _shipped("vsa_portable_r64_d64_bf16.sm_90")[:20000],
     "libmine.so": _library,
     "mask.npy": _mask,
+    "lists.npz": _lists,
     **{
         name: (ROOT / "tests" / "data" / "docs" / name).read_bytes
         for name in ("scale.cubin", "scale.ptx")
