@@ -65,8 +65,8 @@ SHOTS = [
     Shot("inspect-library", "cakert inspect libmine.so", columns=116),
     Shot("diff", "cakert inspect old.cubin new.cubin --diff"),
     Shot("own-kernel", "cakert inspect scale.cubin"),
-    Shot("doctor", "cakert doctor", columns=116),
-    Shot("verify", "cakert verify", columns=110),
+    Shot("doctor", "cakert doctor", columns=116, varies=True),
+    Shot("verify", "cakert verify", columns=110, varies=True),
     Shot(
         "run",
         "cakert run scale.ptx --device sim:sm_90a --grid 4 --block 256 "
