@@ -73,6 +73,15 @@ NO_COMMANDS = {
 # `cakert` commands that are only parsed, and why.
 PARSED_ONLY = {
     "cakert explain mask.npy --device cuda:0": "needs a GPU",
+    **{
+        f"cakert load {arguments}": "needs a GPU"
+        for arguments in (
+            "kernel.cubin",
+            "kernel.cubin --shared 98432",
+            "kernel.cubin --block 256 --shared 65536",
+            "libmine.so --device 1 --json",
+        )
+    },
     "cakert verify --rebuild --jobs 4": "assembles all cubins: tests of verify do it for some",
     "cakert verify build/cubins": "a folder of the reader's",
 }

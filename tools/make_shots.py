@@ -48,6 +48,8 @@ class Shot(NamedTuple):
     varies
         Whether it shows times, versions or what this machine has; the others are tested to show
         what the command prints today.
+    gpu
+        Whether it needs a GPU; left out where there is none, unless it is named.
     """
 
     name: str
@@ -55,9 +57,9 @@ class Shot(NamedTuple):
     status: int = 0
     columns: int = 100
     varies: bool = False
+    gpu: bool = False
 
 
-# Commands that need a GPU, or files that are not staged yet, are lines here like any other.
 SHOTS = [
     Shot("info", "cakert info", columns=110, varies=True),
     Shot("demo", "cakert demo", varies=True),
@@ -74,6 +76,8 @@ SHOTS = [
     ),
     Shot("explain-text", "cakert explain mask.npy", columns=116),
     Shot("damaged", "cakert inspect damaged.cubin", status=1),
+    Shot("load", "cakert load kernel.cubin --shared 98432", columns=116, varies=True, gpu=True),
+    Shot("refused", "cakert load new.cubin", status=1, varies=True, gpu=True),
 ]
 
 
@@ -242,6 +246,15 @@ def svg(shot: Shot, written: str) -> str:
         )
 
 
+def _gpu_is_here() -> bool:
+    from cakert.runtime import driver
+
+    try:
+        return bool(driver.device_count())
+    except RuntimeError:
+        return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="pictures to draw; all where none is named")
@@ -251,6 +264,11 @@ def main() -> None:
     if unknown:
         parser.error(f"no picture is called {', '.join(sorted(unknown))}")
     shots = [shot for shot in SHOTS if not options.names or shot.name in options.names]
+    if not options.names and not options.list:
+        left_out = [shot.name for shot in shots if shot.gpu and not _gpu_is_here()]
+        shots = [shot for shot in shots if shot.name not in left_out]
+        if left_out:
+            print(f"left as they are, for want of a GPU: {', '.join(left_out)}")
     if options.list:
         for shot in shots:
             print(f"{shot.name:16} {shot.command}")

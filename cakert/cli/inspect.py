@@ -17,19 +17,24 @@ from cakert.inspect import (
     Comparison,
     ConstantBank,
     CubinRecord,
+    Disassembly,
     FatbinEntry,
     Inspection,
     KernelRecord,
     as_json,
     compare,
     comparison_as_json,
-    inspect_file,
+    cubin_images,
+    disassemble,
+    inspect_bytes,
 )
+from cakert.inspect.files import read_file
 
 _EPILOG = """examples:
   cakert inspect kernel.cubin            a table of its kernels
   cakert inspect libmine.so --json       every cubin and PTX that it embeds
   cakert inspect old.cubin new.cubin --diff
+  cakert inspect kernel.cubin --sass     and its machine code, with nvdisasm
 
 exit status: 0 well, 1 a file is unreadable or malformed, 2 wrong usage"""
 
@@ -67,6 +72,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", action="store_true", help="print JSON (docs/inspect.md)")
     parser.add_argument(
         "--diff", action="store_true", help="compare two files: what changed in which kernel"
+    )
+    parser.add_argument(
+        "--sass",
+        action="store_true",
+        help="show the machine code too, and with --json how often each opcode stands in it; needs "
+        "nvdisasm (cakert[sass], or a CUDA toolkit)",
     )
     parser.set_defaults(run=run, usage_error=parser.error)
 
@@ -152,11 +163,30 @@ def _entry_row(place: str, entry: FatbinEntry) -> list[object]:
             len(kernels), printable(entry.file_name)]  # fmt: skip
 
 
-def show_file(file: Inspection) -> None:
-    """Print tables: for a container its images first, then the kernels of each cubin."""
+def _show_code(console: Console, code: dict[str, Disassembly]) -> None:
+    """Print opcodes and machine code of each function; lines are nvdisasm's, and never wrapped."""
+    for name, function in code.items():
+        total = sum(function.instructions.values())
+        counts = ", ".join(f"{count} {opcode}" for opcode, count in function.instructions.items())
+        title = f"{printable(name)}: {total} instructions: {counts}"
+        console.print(Text(title, style="bold"), soft_wrap=True)
+        for line in function.lines:
+            console.print(Text(printable(line)), soft_wrap=True)
+
+
+def show_file(file: Inspection, code: list[dict[str, Disassembly]] | None = None) -> None:
+    """Print tables: for a container its images first, then the kernels of each cubin.
+
+    Parameters
+    ----------
+    code
+        Machine code of each cubin, in the order of ``file.cubins``.
+    """
     console = make_console()
+    codes = iter(code or ())
     if file.cubin is not None:
         _show_cubin(console, f"{file.name}: ", file.cubin)
+        _show_code(console, next(codes, {}))
         return
     rows = []
     for number, fatbin in enumerate(file.fatbins, 1):
@@ -173,6 +203,7 @@ def show_file(file: Inspection) -> None:
         for entry in fatbin.entries:
             if entry.cubin is not None:
                 _show_cubin(console, f"fatbin {number}, ", entry.cubin)
+                _show_code(console, next(codes, {}))
 
 
 def _change_text(value: Any) -> str:
@@ -214,13 +245,32 @@ def _print_comparison_json(comparison: Comparison) -> None:
     _print_json(comparison_as_json(comparison))
 
 
-def _read(path: Path) -> Inspection | None:
-    """What is in the file; None where it cannot be read, after one line on stderr.
+def _add_instructions(document: dict[str, Any], codes: list[list[dict[str, Disassembly]]]) -> None:
+    """Put the opcodes of each kernel into the JSON of its record."""
+    for file, code in zip(document["files"], codes, strict=True):
+        cubins = [file["cubin"]] if file["cubin"] is not None else []
+        cubins += [
+            entry["cubin"]
+            for fatbin in file["fatbins"]
+            for entry in fatbin["entries"]
+            if entry["cubin"] is not None
+        ]
+        for cubin, functions in zip(cubins, code, strict=True):
+            for kernel in cubin["kernels"]:
+                function = functions.get(kernel["name"])
+                kernel["instructions"] = None if function is None else function.instructions
+
+
+def _read(path: Path, sass: bool) -> tuple[Inspection, list[dict[str, Disassembly]]] | None:
+    """What is in the file, and its code; None where it cannot be read, after one line on stderr.
 
     One bad file does not keep the others from being shown, so this is not left to `main`.
     """
     try:
-        return inspect_file(path)
+        data = read_file(path)
+        file = inspect_bytes(data, str(path))
+        images = cubin_images(data, file) if sass else ()
+        return file, [disassemble(image, file.name) for image in images]
     except (ImportError, MemoryError, OSError, ValueError) as problem:
         reason = " ".join(str(problem).split()) or type(problem).__name__
         print(f"cakert: error: {reason}", file=sys.stderr)
@@ -231,15 +281,21 @@ def run(args: argparse.Namespace) -> int:
     """Entry of the sub-command."""
     if args.diff and len(args.files) != 2:
         args.usage_error(f"argument --diff: expected two files, got {len(args.files)}")
-    files = [file for file in map(_read, args.files) if file is not None]
+    if args.diff and args.sass:
+        args.usage_error("argument --sass: not with --diff, which compares resources and sizes")
+    found = [one for one in (_read(path, args.sass) for path in args.files) if one is not None]
+    files = [file for file, _ in found]
     status = 0 if len(files) == len(args.files) else 1
     if args.diff:
         if status == 0:
             show = _print_comparison_json if args.json else show_comparison
             show(compare(*files))
     elif args.json:
-        _print_json(as_json(files))
+        document = as_json(files)
+        if args.sass:
+            _add_instructions(document, [code for _, code in found])
+        _print_json(document)
     else:
-        for file in files:
-            show_file(file)
+        for file, code in found:
+            show_file(file, code)
     return status

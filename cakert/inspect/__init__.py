@@ -7,7 +7,7 @@ docs/inspect.md describes, and `compare` says what changed between two builds.
 from __future__ import annotations
 
 from cakert.inspect.comparison import Comparison, KernelChange, compare
-from cakert.inspect.files import inspect_bytes, inspect_file
+from cakert.inspect.files import cubin_images, inspect_bytes, inspect_file
 from cakert.inspect.json_form import as_json, comparison_as_json
 from cakert.inspect.records import (
     ConstantBank,
@@ -19,11 +19,13 @@ from cakert.inspect.records import (
     Parameter,
     PtxRecord,
 )
+from cakert.inspect.sass import Disassembly, disassemble
 
 __all__ = [
     "Comparison",
     "ConstantBank",
     "CubinRecord",
+    "Disassembly",
     "Fatbin",
     "FatbinEntry",
     "Inspection",
@@ -34,6 +36,8 @@ __all__ = [
     "as_json",
     "compare",
     "comparison_as_json",
+    "cubin_images",
+    "disassemble",
     "inspect_bytes",
     "inspect_file",
 ]

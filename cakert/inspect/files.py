@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cakert.cubins.image import check_image
 from cakert.errors import CubinError
 from cakert.inspect import archive
 from cakert.inspect.cubin import inspect_cubin
-from cakert.inspect.fatbin import MAGIC, read_fatbins
+from cakert.inspect.fatbin import MAGIC, extract, read_fatbins
 from cakert.inspect.records import Fatbin, Inspection
 
 _EM_CUDA = 190
@@ -100,6 +101,27 @@ def _fatbins_of_archive(data: bytes, name: str) -> tuple[Fatbin, ...]:
         reason = f"no member has a section {' or '.join(_FATBIN_SECTIONS)}"
         raise failure(name, f"{reason}, so it embeds no GPU code", "archive")
     return tuple(fatbins)
+
+
+def cubin_images(data: bytes, file: Inspection) -> Iterator[bytes]:
+    """The bytes of each cubin of a file, decompressed, in the order of ``file.cubins``.
+
+    Parameters
+    ----------
+    data
+        What `file` was read from.
+
+    Raises
+    ------
+    CubinError, ImportError
+        As `inspect_bytes`.
+    """
+    if file.cubin is not None:
+        yield data
+    for fatbin in file.fatbins:
+        for number, entry in enumerate(fatbin.entries):
+            if entry.cubin is not None:
+                yield extract(data, file.name, fatbin, number)
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from helpers import cuda_tools
 
+from cakert.cli.main import main
 from cakert.cubins import store
 from cakert.errors import CubinError
 from cakert.inspect import inspect_bytes, sass
@@ -106,3 +108,46 @@ def test_nothing_is_left_behind(monkeypatch, tmp_path):
     with pytest.raises(CubinError):
         sass.disassemble(b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["tools"]
+
+
+DATA = Path(__file__).with_name("data")
+
+
+def test_the_command_counts_opcodes_of_every_image(needs_tool, capsys):
+    pytest.importorskip("zstandard")
+    assert main(["inspect", str(DATA / "kernels.fatbin"), "--json", "--sass"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    cubins = [entry["cubin"] for entry in file["fatbins"][0]["entries"] if entry["cubin"]]
+    assert len(cubins) == 3
+    for cubin in cubins:
+        assert len(cubin["kernels"]) == 16
+        for kernel in cubin["kernels"]:
+            counts = kernel["instructions"]
+            assert counts["EXIT"] >= 1
+            assert sum(counts.values()) * 16 <= kernel["code_bytes"]
+    assert main(["inspect", str(DATA / "kernels.fatbin"), "--json"]) == 0
+    assert "instructions" not in capsys.readouterr().out
+
+
+def test_the_command_shows_code(needs_tool, capsys):
+    assert main(["inspect", str(DATA / "abi7_sm_80.cubin"), "--sass"]) == 0
+    shown = capsys.readouterr().out
+    assert "instructions: " in shown and "EXIT" in shown and "/*0000*/" in shown
+    assert "\x1b" not in shown
+
+
+def test_the_command_without_the_tool(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sass.sysconfig, "get_path", lambda key: str(tmp_path))
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["inspect", str(DATA / "abi7_sm_80.cubin"), "--sass"]) == 1
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.count("\n") == 1 and "cakert[sass]" in shown.err
+
+
+def test_not_with_a_comparison(capsys):
+    file = str(DATA / "abi7_sm_80.cubin")
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", file, file, "--diff", "--sass"])
+    assert stopped.value.code == 2 and "--sass" in capsys.readouterr().err
