@@ -233,6 +233,8 @@ class Store:
 def fake_driver(monkeypatch):
     """A driver that answers; a test sets the answers."""
     state = SimpleNamespace(count=2, capability=(9, 0), version=13000, store=Store())
+    # Whatever driver this machine has: other tests of the process may have used it.
+    monkeypatch.setattr(driver, "initialised", lambda: False)
     monkeypatch.setattr(driver, "device_count", lambda: state.count)
     monkeypatch.setattr(driver, "device_capability", lambda index: state.capability)
     monkeypatch.setattr(driver, "device_name", lambda index: "Fake GPU")

@@ -75,7 +75,7 @@ def test_a_picture_is_the_same_for_the_same_output():
     assert settled == "\x1b[1mbold\x1b[0m\nwhole\nend"
     assert make_shots.svg(shot, settled) == make_shots.svg(shot, settled)
     assert "trial" in make_shots.svg(shot, settled)
-    row = f"│ in {make_shots.ROOT}/cakert    │ well │"
+    row = f"│ in {make_shots.ROOT}/cakert{' ' * 12}│ well │"
     assert make_shots.anonymous(row).startswith("│ in ~/cakert/cakert    ")
     assert len(make_shots.anonymous(row)) == len(row)
 

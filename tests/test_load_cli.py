@@ -111,7 +111,7 @@ def test_code_for_another_device(tmp_path):
     done = load(path)
     assert_refused(done, "CUDA_ERROR_NO_BINARY_FOR_GPU", "sm_100a (compute capability 10.0 alone)",
                    "the device has compute capability 9.0", "build it for sm_90")  # fmt: skip
-    assert "NOT LOADED" in done.stdout and "sm_100a" in done.stdout
+    assert "NOT LOADED" in done.stdout
     found = document(load(path, "--json"))["images"][0]
     assert not found["fits"] and not found["loaded"] and not found["kernels"]
     assert "10.0 alone" in found["problem"]

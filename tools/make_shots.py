@@ -220,7 +220,7 @@ def anonymous(row: str) -> str:
         before, behind = row.split(str(ROOT), 1)
         text, rule, rest = behind.partition("│")
         if rule:
-            text += " " * max(0, len(str(ROOT)) - len(place))
+            text = f"{text.rstrip()} ".ljust(len(text) + len(str(ROOT)) - len(place))
         row = f"{before}{place}{text}{rule}{rest}"
     return row
 

@@ -303,7 +303,9 @@ def _taken_text(image: Image, capability: tuple[int, int]) -> str:
     taken = best_cubin(image.cubins, capability)
     if taken is not None:
         return f"cubin for {taken.target}"
-    return "PTX, compiled by the driver"
+    if image.ptx:
+        return "PTX, compiled by the driver"
+    return ", ".join(f"cubin for {cubin.target}" for cubin in image.cubins)
 
 
 def show(console: Console, file: Inspection, device: Device, images: list[LoadedImage]) -> None:
@@ -314,9 +316,12 @@ def show(console: Console, file: Inspection, device: Device, images: list[Loaded
     for loaded in images:
         place = f"{loaded.image.title}: " if loaded.image.title else ""
         if loaded.problem:
-            console.print(Text(f"{place}NOT LOADED: {loaded.problem}"), soft_wrap=True)
+            # Of one image the error line says why.
+            reason = f": {loaded.problem}" if len(images) > 1 else ""
+            console.print(Text(f"{place}NOT LOADED{reason}"), soft_wrap=True)
             continue
-        heading = f"{place}loaded, {_taken_text(loaded.image, device.capability)}"
+        how = "loaded" if loaded.loaded else "NOT LOADED in part"
+        heading = f"{place}{how}: {_taken_text(loaded.image, device.capability)}"
         console.print(Text(heading), soft_wrap=True)
         columns = ["kernel", *_HEADINGS.values(), "code for", "on an SM"]
         rows = [_row(kernel) for kernel in loaded.kernels]

@@ -12,9 +12,26 @@ torch = pytest.importorskip("torch")
 import make_shots  # noqa: E402
 from helpers.doc_blocks import python_blocks  # noqa: E402
 
+import cakert  # noqa: E402
+
 PAGES = python_blocks()
+
+
+def small_plan() -> dict[str, object]:
+    """A plan with a mask on the current GPU."""
+    shape = dict.fromkeys(("M", "N"), 256) | dict.fromkeys(("R", "C"), 64)
+    options = {"head_dim": 64, "q_data_type": "float16", "sm_scale": None, "device": "cuda"}
+    mask = torch.ones(1, 4, 4, dtype=torch.bool).tril()
+    return cakert.plan_cake_vsa(
+        None, None, mask, None, None, None, **shape, num_qo_heads=1, num_kv_heads=1, **options
+    )
+
+
 # Names that a page leaves to its reader.
-GIVEN = {("README.md", 2): {"x": lambda: torch.arange(1000, dtype=torch.float32, device="cuda")}}
+GIVEN = {
+    ("README.md", 2): {"x": lambda: torch.arange(1000, dtype=torch.float32, device="cuda")},
+    ("explain.md", 1): {"cakert": lambda: cakert, "plan": small_plan},
+}
 
 
 @pytest.mark.gpu

@@ -83,12 +83,13 @@ def python_blocks() -> dict[str, list[Block]]:
 def commands(block: Block) -> list[str]:
     """Lines of a block that are shell commands of `cakert`, `&&` taken apart.
 
-    What stands behind two spaces or more, or behind `#`, says what the command does.
+    What stands behind two spaces or more, or behind `#`, says what the command does; where its
+    output goes is left out.
     """
     found = []
     for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines():
         for part in line.removeprefix("$ ").split("&&"):
-            command = re.sub(r"\s{2,}.*|\s+#.*", "", part.strip())
+            command = re.sub(r"\s{2,}.*|\s+[#>].*", "", part.strip())
             if re.match(r"cakert( |$)", command):
                 found.append(command)
     return found

@@ -9,7 +9,7 @@ import pytest
 
 import cakert
 from cakert import routes, vsa_device
-from cakert.runtime import memory
+from cakert.runtime import driver, memory
 from helpers import fake_cupy
 from helpers.group_record import rows_of_record
 
@@ -124,6 +124,8 @@ def install(monkeypatch: pytest.MonkeyPatch, family: str | None = None) -> Simpl
     launch = ModuleType("cakert.vsa_launch")
     launch.VsaCall = HostCall
     monkeypatch.setitem(sys.modules, "cakert.vsa_launch", launch)
+    # Whatever driver this machine has: other tests of the process may have used it.
+    monkeypatch.setattr(driver, "initialised", lambda: False)
     monkeypatch.setattr(memory, "Workspace", HostWorkspace)
     monkeypatch.setattr(vsa_device, "open_device", open_device)
     monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: SMS)
