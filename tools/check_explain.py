@@ -2,7 +2,7 @@
 """Hold the predicted times of `cakert explain` to the measurements on an H200.
 
     tools/check_explain.py          the recorded ones, to which the model was fitted
-    tools/check_explain.py --gpu    masks that it was not fitted to, measured on the GPU here
+    tools/check_explain.py --gpu    other masks, measured on the GPU here
 
 The first prints the table of docs/explain.md, and the error of each kernel that stands in
 cakert/explanation/model.py. No GPU is needed; the masks are those of tools/bench_workloads.py. The
@@ -145,7 +145,7 @@ def cases(bench: Path = BENCH) -> Iterator[Case]:
                 yield Case(name, "kernels.md", by_split, explained(device, mask, 64, head_dim))
 
 
-# --- masks that nothing was fitted to ------------------------------------------------------------
+# --- other masks ----------------------------------------------------------------------------------
 
 
 def _random(rng: np.random.Generator, heads: int, rows: int, columns: int, share: float) -> Mask:
@@ -176,7 +176,10 @@ def _long_tailed(rng: np.random.Generator, heads: int, blocks: int) -> Mask:
 
 
 def fresh_masks(rng: np.random.Generator) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
-    """Name, mask, and what differs from 64-token blocks, head_dim 128, bfloat16, no GQA."""
+    """Name, mask, and what differs from 64-token blocks, head_dim 128, bfloat16, no GQA.
+
+    Of these kinds, with the seeds 1 and 2, are the masks that `tail` was fitted to.
+    """
     yield "one dense head of 8", _one_dense_head(rng), {}
     yield "window of 17 blocks, 12 heads", _window(12, 128, 8), {}
     yield "the same, float16", _window(12, 128, 8), {"dtype": "float16"}
@@ -200,6 +203,30 @@ def fresh_masks(rng: np.random.Generator) -> Iterator[tuple[str, Mask, dict[str,
     }  # fmt: skip
 
 
+def other_masks(rng: np.random.Generator) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
+    """Kinds of masks to which not even `tail` was fitted."""
+    documents = np.zeros((8, 96, 96), bool)
+    starts = np.sort(rng.choice(np.arange(4, 92), 5, replace=False))
+    for first, last in zip((0, *starts), (*starts, 96), strict=True):
+        documents[:, first:last, first:last] = True
+    yield "six documents, 8 heads", documents, {}
+    few_global = _window(12, 128, 4)
+    few_global[:, :4] = True
+    yield "window of 9 and 4 global rows", few_global, {}
+    dense = _random(rng, 16, 96, 96, 0.1)
+    dense[rng.choice(16, 2, replace=False)] = True
+    yield "two dense heads of 16", dense, {}
+    yield "causal window of 24, 24 heads", np.tril(_window(24, 96, 24)), {}
+    uneven = _random(rng, 16, 96, 96, 0.08)
+    uneven[rng.integers(16)] = True
+    yield "128-token blocks, one dense head of 16", uneven, {"block": 128}
+    yield "128-token blocks, documents", np.repeat(documents, 2, 0), {"block": 128}
+    yield "128-token blocks, head_dim 96, documents", np.repeat(documents, 2, 0), {
+        "block": 128, "head_dim": 96,
+    }  # fmt: skip
+    yield "one dense head of 8, head_dim 64", _one_dense_head(rng), {"head_dim": 64}
+
+
 def measured_cases(seed: int) -> Iterator[Case]:
     """The fresh masks, each planned, explained and timed on the current GPU."""
     import torch
@@ -210,7 +237,8 @@ def measured_cases(seed: int) -> Iterator[Case]:
     timer = Timer()
     launch = json.loads(BENCH.read_text())["ceilings"]["launch_us"]
     besides = launch["graph"] - launch["kernels"]
-    for name, mask, options in fresh_masks(np.random.default_rng(seed)):
+    rng = np.random.default_rng(seed)
+    for name, mask, options in (*fresh_masks(rng), *other_masks(rng)):
         heads, q_blocks, kv_blocks = mask.shape
         block, head_dim = options.get("block", 64), options.get("head_dim", 128)
         kv_heads, dtype = options.get("kv_heads", heads), options.get("dtype", "bfloat16")
@@ -261,7 +289,7 @@ def errors(found: list[Case]) -> dict[tuple[str, int, int], tuple[float, float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", action="store_true", help="measure new masks on the GPU here")
-    parser.add_argument("--seed", type=int, default=1, help="of the new masks (default: 1)")
+    parser.add_argument("--seed", type=int, default=3, help="of the new masks (default: 3)")
     args = parser.parse_args()
     found = list(measured_cases(args.seed) if args.gpu else cases())
     print("\n".join(table(found)))
