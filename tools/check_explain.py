@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Hold the predicted times of `cakert explain` to the measurements on an H200.
 
-    tools/check_explain.py          the recorded ones, to which the model was fitted
-    tools/check_explain.py --gpu    other masks, measured on the GPU here
+    tools/check_explain.py          the recorded ones
+    tools/check_explain.py --gpu    masks of tools/explain_masks.py, measured on the GPU here
 
 The first prints the table of docs/explain.md, and the error of each kernel that stands in
-cakert/explanation/model.py. No GPU is needed; the masks are those of tools/bench_workloads.py. The
-second prints the page's other table; it needs torch.
+cakert/explanation/model.py. No GPU is needed. The second prints its part of that table for this
+GPU, and keeps it with ``--out docs/bench/explain.json``; it needs torch.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import argparse
 import contextlib
 import functools
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from explain_masks import Mask, benchmark_mask, other_cases, top_k_mask
 
 from cakert import plan_cake_vsa, routes, sim
 from cakert.explanation import Explanation, explain
 
 BENCH = Path(__file__).resolve().parent.parent / "docs" / "bench" / "h200.json"
+# What `--gpu --out` wrote.
+OTHERS = BENCH.with_name("explain.json")
 
 # docs/kernels.md, "sm90_split": heads, tokens, top-k, head_dim, us of a row a CTA (`sm90`), us of
 # `sm90_split` (None: not measured, or not its route).
@@ -56,9 +56,6 @@ ROW_A_CTA = (
 )
 
 
-Mask = npt.NDArray[np.bool_]
-
-
 @dataclass(frozen=True)
 class Case:
     """A measurement, and what the model says of it; times in microseconds of the kernel alone."""
@@ -83,39 +80,23 @@ class Case:
         return self.explanation.family, shape.block, shape.head_dim
 
 
-def benchmark_mask(row: dict[str, Any]) -> Mask:
-    """What bench_workloads.make_mask makes for a row of the benchmark's JSON."""
-    blocks = row["tokens"] // row["block"]
-    rng = np.random.Generator(np.random.Philox(zlib.crc32(row["name"].encode())))
-    score = rng.random((row["heads"], blocks, blocks))
-    if row["grid"]:
-        centres = np.stack(np.meshgrid(*map(np.arange, row["grid"]), indexing="ij"), -1)
-        centres = centres.reshape(blocks, -1)
-        squared = ((centres[:, None] - centres[None]) ** 2).sum(-1)
-        near = np.argsort(squared, axis=1, kind="stable")[:, : row["near"]]
-        np.put_along_axis(score, np.broadcast_to(near, (row["heads"], *near.shape)), -1.0, 2)
-    counts = rng.integers(row["low"], row["high"] + 1, (row["heads"], blocks))
-    lowest = np.sort(np.partition(score, row["high"] - 1, axis=2)[..., : row["high"]], axis=2)
-    return score <= np.take_along_axis(lowest, counts[..., None] - 1, 2)
-
-
-def top_k_mask(heads: int, blocks: int, k: int) -> Mask:
-    """`k` random blocks of each row."""
-    return np.random.default_rng(0).random((heads, blocks, blocks)).argsort(2) < k
-
-
 def explained(
     device: Any, mask: Mask, block: int, head_dim: int, only: str | None = None
 ) -> Explanation:
-    heads, q_blocks, kv_blocks = mask.shape
     with routes.only(only) if only else contextlib.nullcontext():
-        plan = plan_cake_vsa(
-            None, None, mask, None, None, None,
-            M=q_blocks * block, N=kv_blocks * block, R=block, C=block, num_qo_heads=heads,
-            num_kv_heads=heads, head_dim=head_dim, q_data_type="bfloat16", sm_scale=None,
-            device=device,
-        )  # fmt: skip
-    return explain(plan)
+        return explain(plan_of(device, mask, {"block": block, "head_dim": head_dim}))
+
+
+def plan_of(device: Any, mask: Mask, options: dict[str, Any]) -> dict[str, Any]:
+    """A plan; `options` are what differs from 64-token blocks, head_dim 128, bfloat16, no GQA."""
+    heads, q_blocks, kv_blocks = mask.shape
+    block = options.get("block", 64)
+    return plan_cake_vsa(
+        None, None, mask, None, None, None,
+        M=q_blocks * block, N=kv_blocks * block, R=block, C=block, num_qo_heads=heads,
+        num_kv_heads=options.get("kv_heads", heads), head_dim=options.get("head_dim", 128),
+        q_data_type=options.get("dtype", "bfloat16"), sm_scale=None, device=device,
+    )  # fmt: skip
 
 
 def cases(bench: Path = BENCH) -> Iterator[Case]:
@@ -145,121 +126,46 @@ def cases(bench: Path = BENCH) -> Iterator[Case]:
                 yield Case(name, "kernels.md", by_split, explained(device, mask, 64, head_dim))
 
 
-# --- other masks ----------------------------------------------------------------------------------
+def recorded_cases(record: Path = OTHERS) -> Iterator[Case]:
+    """The other masks as they were measured; raises where a seed gives another mask today."""
+    report = json.loads(record.read_text())
+    masks = other_cases(report["seed"])
+    with sim.device("sm_90a", sms=132) as device:
+        for row, (name, mask, options) in zip(report["rows"], masks, strict=True):
+            if (row["name"], row["selected"]) != (name, int(mask.sum())):
+                raise AssertionError(f"{row['name']}: seed {report['seed']} gives another mask")
+            yield Case(name, "other masks", row["us"], explain(plan_of(device, mask, options)))
 
 
-def _random(rng: np.random.Generator, heads: int, rows: int, columns: int, share: float) -> Mask:
-    mask = rng.random((heads, rows, columns)) < share
-    mask[..., 0] = True  # no row may be empty
-    return mask
-
-
-def _one_dense_head(rng: np.random.Generator) -> Mask:
-    mask = _random(rng, 8, 64, 64, 0.06)
-    mask[rng.integers(8)] = True
-    return mask
-
-
-def _window(heads: int, blocks: int, width: int) -> Mask:
-    at = np.arange(blocks)
-    return np.broadcast_to(abs(at[:, None] - at) <= width, (heads, blocks, blocks)).copy()
-
-
-def _causal(heads: int, blocks: int) -> Mask:
-    return np.broadcast_to(np.tri(blocks, dtype=bool), (heads, blocks, blocks)).copy()
-
-
-def _long_tailed(rng: np.random.Generator, heads: int, blocks: int) -> Mask:
-    """Rows of very different lengths: most are short, few are long."""
-    counts = np.clip(rng.pareto(1.2, (heads, blocks)) * 4 + 1, 1, blocks).astype(np.int64)
-    return rng.random((heads, blocks, blocks)).argsort(2).argsort(2) < counts[..., None]
-
-
-def fresh_masks(rng: np.random.Generator) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
-    """Name, mask, and what differs from 64-token blocks, head_dim 128, bfloat16, no GQA.
-
-    Of these kinds, with the seeds 1 and 2, are the masks that `tail` was fitted to.
-    """
-    yield "one dense head of 8", _one_dense_head(rng), {}
-    yield "window of 17 blocks, 12 heads", _window(12, 128, 8), {}
-    yield "the same, float16", _window(12, 128, 8), {"dtype": "float16"}
-    yield "causal, 8 heads", _causal(8, 96), {}
-    yield "GQA 32 to 8, 20 %", _random(rng, 32, 64, 64, 0.2), {"kv_heads": 8}
-    yield "long-tailed rows, 8 heads", _long_tailed(rng, 8, 128), {}
-    yield "4 heads x 1,024 blocks, 5 %", _random(rng, 4, 1024, 1024, 0.05), {}
-    yield "32 query by 512 key blocks, 10 %", _random(rng, 8, 32, 512, 0.1), {}
-    yield "two rows an SM, 25 %", _random(rng, 4, 64, 64, 0.25), {}
-    yield "few rows: 4 x 16, 24 of 128", top_k_mask(4, 128, 24)[:, :16], {}
-    yield "few rows, head_dim 64", top_k_mask(4, 128, 24)[:, :16], {"head_dim": 64}
-    yield "20 %, head_dim 64", _random(rng, 12, 128, 128, 0.2), {"head_dim": 64}
-    yield "20 %, head_dim 96", _random(rng, 12, 128, 128, 0.2), {"head_dim": 96}
-    yield "128-token blocks, 15 %", _random(rng, 16, 128, 128, 0.15), {"block": 128}
-    yield "128-token blocks, causal", _causal(16, 96), {"block": 128}
-    yield "128-token blocks, head_dim 64, 15 %", _random(rng, 16, 128, 128, 0.15), {
-        "block": 128, "head_dim": 64,
-    }  # fmt: skip
-    yield "128-token blocks, head_dim 96, 15 %", _random(rng, 16, 128, 128, 0.15), {
-        "block": 128, "head_dim": 96,
-    }  # fmt: skip
-
-
-def other_masks(rng: np.random.Generator) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
-    """Kinds of masks to which not even `tail` was fitted."""
-    documents = np.zeros((8, 96, 96), bool)
-    starts = np.sort(rng.choice(np.arange(4, 92), 5, replace=False))
-    for first, last in zip((0, *starts), (*starts, 96), strict=True):
-        documents[:, first:last, first:last] = True
-    yield "six documents, 8 heads", documents, {}
-    few_global = _window(12, 128, 4)
-    few_global[:, :4] = True
-    yield "window of 9 and 4 global rows", few_global, {}
-    dense = _random(rng, 16, 96, 96, 0.1)
-    dense[rng.choice(16, 2, replace=False)] = True
-    yield "two dense heads of 16", dense, {}
-    yield "causal window of 24, 24 heads", np.tril(_window(24, 96, 24)), {}
-    uneven = _random(rng, 16, 96, 96, 0.08)
-    uneven[rng.integers(16)] = True
-    yield "128-token blocks, one dense head of 16", uneven, {"block": 128}
-    yield "128-token blocks, documents", np.repeat(documents, 2, 0), {"block": 128}
-    yield "128-token blocks, head_dim 96, documents", np.repeat(documents, 2, 0), {
-        "block": 128, "head_dim": 96,
-    }  # fmt: skip
-    yield "one dense head of 8, head_dim 64", _one_dense_head(rng), {"head_dim": 64}
-
-
-def measured_cases(seed: int) -> Iterator[Case]:
-    """The fresh masks, each planned, explained and timed on the current GPU."""
+def measure(seed: int) -> tuple[list[Case], dict[str, Any]]:
+    """Plan, explain and time the other masks on the current GPU; cases, and what to keep."""
     import torch
     from bench_timing import Timer
+    from gpu_environment import environment
 
     from cakert import run_cake_vsa
 
     timer = Timer()
     launch = json.loads(BENCH.read_text())["ceilings"]["launch_us"]
     besides = launch["graph"] - launch["kernels"]
-    rng = np.random.default_rng(seed)
-    for name, mask, options in (*fresh_masks(rng), *other_masks(rng)):
-        heads, q_blocks, kv_blocks = mask.shape
-        block, head_dim = options.get("block", 64), options.get("head_dim", 128)
-        kv_heads, dtype = options.get("kv_heads", heads), options.get("dtype", "bfloat16")
-        plan = plan_cake_vsa(
-            None, None, mask, None, None, None,
-            M=q_blocks * block, N=kv_blocks * block, R=block, C=block, num_qo_heads=heads,
-            num_kv_heads=kv_heads, head_dim=head_dim, q_data_type=dtype, sm_scale=None,
-            device="cuda",
-        )  # fmt: skip
-        make = {"dtype": getattr(torch, dtype), "device": "cuda"}
-        q = torch.randn(q_blocks * block, heads, head_dim, **make)
-        k, v = (torch.randn(kv_blocks * block, kv_heads, head_dim, **make) for _ in range(2))
-        out = torch.empty_like(q)
-
-        options = {"out": out, "lse": None, "return_lse": False, "backend": "cake"}
-        run = functools.partial(run_cake_vsa, plan, q, k, v, **options)
+    found, rows = [], []
+    for name, mask, options in other_cases(seed):
+        plan = plan_of("cuda", mask, options)
+        make = {"dtype": getattr(torch, options.get("dtype", "bfloat16")), "device": "cuda"}
+        q = torch.randn(plan["M"], plan["num_qo_heads"], plan["head_dim"], **make)
+        k, v = (
+            torch.randn(plan["N"], plan["num_kv_heads"], plan["head_dim"], **make) for _ in "kv"
+        )
+        outputs = {"out": torch.empty_like(q), "lse": None, "return_lse": False}
+        run = functools.partial(run_cake_vsa, plan, q, k, v, **outputs, backend="cake")
         # As the benchmark's: its long ones by graph replays, its short ones by the kernels alone.
-        found = explain(plan)
-        short = found.predicted_us is None or found.predicted_us < 20
+        explanation = explain(plan)
+        short = explanation.predicted_us is None or explanation.predicted_us < 20
         times = timer.kernels_ms([run])[0] if short else timer.gpu_ms(run)
-        yield Case(name, "this GPU", times["ms"] * 1e3 - (0 if short else besides), found)
+        us = round(times["ms"] * 1e3 - (0 if short else besides), 2)
+        found.append(Case(name, "this GPU", us, explanation))
+        rows.append({"name": name, "selected": int(mask.sum()), "us": us})
+    return found, {"environment": environment(), "seed": seed, "rows": rows}
 
 
 def table(found: list[Case]) -> list[str]:
@@ -288,10 +194,16 @@ def errors(found: list[Case]) -> dict[tuple[str, int, int], tuple[float, float, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gpu", action="store_true", help="measure new masks on the GPU here")
-    parser.add_argument("--seed", type=int, default=3, help="of the new masks (default: 3)")
+    parser.add_argument("--gpu", action="store_true", help="measure other masks on the GPU here")
+    parser.add_argument("--seed", type=int, default=4, help="of these masks (default: 4)")
+    parser.add_argument("--out", type=Path, help="keep these measurements as JSON")
     args = parser.parse_args()
-    found = list(measured_cases(args.seed) if args.gpu else cases())
+    if args.gpu:
+        found, report = measure(args.seed)
+        if args.out:
+            args.out.write_text(json.dumps(report, indent=1) + "\n")
+    else:
+        found = [*cases(), *recorded_cases()]
     print("\n".join(table(found)))
     for kernel, (low, high, count) in errors(found).items():
         print(kernel, f"{low:+.3f} {high:+.3f} over {count}")

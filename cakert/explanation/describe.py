@@ -109,12 +109,17 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
     flops = 4 * shape.head_dim * shape.block**2 * selected
     rates = model.rates_of(machine)
     costs = model.costs_of(machine, route.family, shape.block, shape.head_dim)
+    finish = None
+    if costs is not None and costs.alone:
+        steps, _ = schedule.steps_in_order(route, load.threads, selection, machine.sms)
+        finish = schedule.finish_us(steps, machine.sms, load.resident, costs.step, costs.alone)
     limits = model.limits_of(
         shape,
         machine,
         load,
         rates,
         costs,
+        finish_us=finish,
         flops=flops,
         tile_bytes=tiles.fetched * tile,
         hbm_bytes=traffic.hbm,

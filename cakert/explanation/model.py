@@ -123,8 +123,8 @@ _FILL = 3.1
 # `error` is found by tools/check_explain.py and rounded away from 0.
 _COSTS = {
     ("sm90_group", 64, 128): Costs(start=1.5, turn=1.6, step=1.84, tail=0.75, error=(-0.05, 0.05)),
-    ("sm90", 64, 64): Costs(start=3.2, step=0.334, alone=0.56, error=(-0.03, 0.07)),
-    ("sm90", 64, 96): Costs(start=3.2, step=0.415, alone=0.63, error=(-0.04, 0.10)),
+    ("sm90", 64, 64): Costs(start=3.2, step=0.319, alone=0.56, error=(-0.03, 0.07)),
+    ("sm90", 64, 96): Costs(start=3.2, step=0.394, alone=0.63, error=(-0.04, 0.10)),
     ("sm90", 64, 128): Costs(start=3.4, step=0.55, alone=0.715, error=(-0.14, 0.11)),
     ("sm90", 128, 64): Costs(start=1.5, step=1.209, error=None),
     ("sm90", 128, 96): Costs(start=1.5, step=1.551, tail=0.55, error=None),
@@ -164,6 +164,7 @@ def limits_of(
     rates: Rates | None,
     costs: Costs | None,
     *,
+    finish_us: float | None,
     flops: int,
     tile_bytes: int,
     hbm_bytes: int,
@@ -172,6 +173,9 @@ def limits_of(
 
     Parameters
     ----------
+    finish_us
+        When the last thread block ends, counted from the first steps, where the hardware deals
+        them (`schedule.finish_us`); None where the kernel does.
     tile_bytes
         Of K and V that thread blocks fetch.
     hbm_bytes
@@ -190,5 +194,5 @@ def limits_of(
         spent = load.sm_steps * costs.step + load.sm_items * costs.turn
         limits["even steps"] = start + float(spent.mean())
         uneven = float(spent.mean()) + costs.tail * float(spent.max() - spent.mean())
-        limits["longest SM"] = start + max(uneven, load.longest * costs.alone)
+        limits["longest SM"] = start + (uneven if finish_us is None else finish_us)
     return limits

@@ -7,6 +7,7 @@ unit is the same for all rows of a launch, so steps add up.
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,15 @@ from cakert.explanation.pattern import GroupRecord, Selection
 from cakert.explanation.records import Load
 from cakert.routes import Route
 
-__all__ = ["deal", "dealt_in_order", "dealt_round", "resident_blocks", "split_steps"]
+__all__ = [
+    "deal",
+    "dealt_in_order",
+    "dealt_round",
+    "finish_us",
+    "resident_blocks",
+    "split_steps",
+    "steps_in_order",
+]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -55,19 +64,7 @@ def deal(route: Route, kernel: KernelInfo, selection: Selection, sms: int) -> Lo
     """
     threads = route.threads or kernel.threads
     resident = resident_blocks(kernel, threads)
-    if selection.groups is not None:
-        steps = group_steps(selection.groups)
-        name = "128 keys of the longer row of a pair"
-    elif route.cluster > 1 or route.threads is not None:
-        parts = split_steps(selection.counts, route.cluster, 2 if threads > 160 else 1)
-        steps = parts.reshape(-1)
-        name = "a block of keys of a warpgroup"
-    else:
-        counts = selection.counts
-        order = selection.order
-        # Where all rows run at once none looks its number up (vsa_device.make_call).
-        steps = counts if order is None or len(counts) <= sms * route.per_sm else counts[order]
-        name = "a block of keys of a row"
+    steps, name = steps_in_order(route, threads, selection, sms)
     items = len(steps) // route.cluster
     grid = route.grid(items, sms) * route.cluster
     # A grid that is as large as its items is dealt by the hardware.
@@ -83,6 +80,21 @@ def deal(route: Route, kernel: KernelInfo, selection: Selection, sms: int) -> Lo
         sm_items=dealt.items,
         longest=int(steps.max()),
     )
+
+
+def steps_in_order(
+    route: Route, threads: int, selection: Selection, sms: int
+) -> tuple[Int64s, str]:
+    """Steps of each item (row, group, or part of a row) as the launch has them; what a step is."""
+    if selection.groups is not None:
+        return group_steps(selection.groups), "128 keys of the longer row of a pair"
+    if route.cluster > 1 or route.threads is not None:
+        parts = split_steps(selection.counts, route.cluster, 2 if threads > 160 else 1)
+        return parts.reshape(-1), "a block of keys of a warpgroup"
+    counts, order = selection.counts, selection.order
+    # Where all rows run at once none looks its number up (vsa_device.make_call).
+    in_order = order is None or len(counts) <= sms * route.per_sm
+    return counts if in_order else counts[order], "a block of keys of a row"
 
 
 def group_steps(groups: GroupRecord) -> Int64s:
@@ -121,3 +133,46 @@ def dealt_in_order(steps: Int64s, sms: int) -> _Dealt:
         total[sm] += each
         items[sm] += 1
     return _Dealt(np.array(total, np.int64), np.array(items, np.int64))
+
+
+def finish_us(steps: Int64s, sms: int, resident: int, step: float, alone: float) -> float:
+    """When the last of the thread blocks ends that the hardware deals, one an item.
+
+    Parameters
+    ----------
+    steps
+        Of each item, in grid order.
+    resident
+        Thread blocks that an SM holds at a time.
+    step, alone
+        Microseconds of a step: of an SM that is full, which its thread blocks share, and of a
+        thread block at least.
+
+    Notes
+    -----
+    All slots are filled, an SM after the other, then each item goes where a slot is free first.
+    The thread blocks of an SM share it evenly.
+    """
+    waiting = iter(steps[steps > 0].tolist())
+    left: list[list[float]] = [[] for _ in range(sms)]
+    for _ in range(resident):
+        for slots, item in zip(left, waiting, strict=False):
+            slots.append(item)
+    since = [0.0] * sms
+
+    def next_end(sm: int) -> tuple[float, int]:
+        return since[sm] + min(left[sm]) * max(alone, step * len(left[sm])), sm
+
+    heap = [next_end(sm) for sm in range(sms) if left[sm]]
+    heapq.heapify(heap)
+    now = 0.0
+    while heap:
+        now, sm = heapq.heappop(heap)
+        shortest = min(left[sm])
+        going_on = [each - shortest for each in left[sm] if each - shortest > 1e-9]
+        taken = len(left[sm]) - len(going_on)
+        left[sm] = [*going_on, *itertools.islice(waiting, taken)]
+        since[sm] = now
+        if left[sm]:
+            heapq.heappush(heap, next_end(sm))
+    return now

@@ -33,6 +33,45 @@ def test_dealing_round_is_the_loop_of_a_persistent_kernel(rng):
         assert dealt.items.tolist() == [len(steps[c::sms]) for c in range(sms)]
 
 
+def naive_finish(steps, sms, resident, step, alone):
+    """The same dealing by small steps of time."""
+    waiting = [each for each in steps if each]
+    left = [[] for _ in range(sms)]
+    for _ in range(resident):
+        for slots in left:
+            if waiting:
+                slots.append(float(waiting.pop(0)))
+    now, tick = 0.0, 1e-3
+    while any(left):
+        now += tick
+        for slots in left:
+            rate = max(alone, step * len(slots))
+            slots[:] = [each - tick / rate for each in slots]
+        for slots in left:
+            ended = sum(each <= 1e-9 for each in slots)
+            slots[:] = [each for each in slots if each > 1e-9]
+            slots += [float(waiting.pop(0)) for _ in range(min(ended, len(waiting)))]
+    return now
+
+
+def test_time_of_dealing_by_the_hardware(rng):
+    for sms, resident in ((1, 1), (1, 3), (4, 2), (7, 3)):
+        steps = rng.integers(0, 9, rng.integers(1, 40))
+        step, alone = 0.3, float(rng.choice([0.2, 0.5, 0.8]))
+        found = schedule.finish_us(steps, sms, resident, step, alone)
+        expected = naive_finish(steps.tolist(), sms, resident, step, alone)
+        assert found == pytest.approx(expected, abs=0.05 * max(1, len(steps) / sms))
+        assert found >= steps.sum() * step / sms - 1e-9, "no SM is faster than a full one"
+        assert found >= steps.max() * alone - 1e-9
+
+
+def test_a_long_row_that_starts_late_ends_alone():
+    steps = np.array([10] * 400 + [64])
+    early = schedule.finish_us(steps[::-1], 132, 2, 0.5, 0.7)
+    late = schedule.finish_us(steps, 132, 2, 0.5, 0.7)
+    assert late >= early + 10 and late >= 64 * 0.7 + 10
+
+
 def test_split_rows_are_taken_in_turns(rng):
     counts = rng.integers(0, 40, 30)
     for cluster in (1, 2, 4, 8):
