@@ -154,7 +154,7 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
         cause=cause,
         reason=reason,
         notes=(
-            *notes_of(shape, machine, rates, costs, cause),
+            *notes_of(shape, machine, rates, costs, load.imbalance),
             *([f"no GPU was asked: {held.device} stands for it"] if simulated else []),
         ),
     )

@@ -118,7 +118,7 @@ def _sharing(tiles: Tiles) -> str:
 
 
 def notes_of(
-    shape: Shape, machine: Machine, rates: Rates | None, costs: Costs | None, cause: str
+    shape: Shape, machine: Machine, rates: Rates | None, costs: Costs | None, imbalance: float
 ) -> tuple[str, ...]:
     """What the numbers assume."""
     notes = []
@@ -126,10 +126,11 @@ def notes_of(
         what = "this kernel was not" if machine.measured else "no kernel was"
         notes.append(f"no predicted time: {what} measured on {machine.name} ({machine.sms} SMs)")
     else:
-        if costs.error is None:
-            notes.append("this kernel was measured once, so how far off the time may be is unknown")
-        elif cause == "imbalance":
-            notes.append("no measured mask was as uneven as this one: the error may be larger")
+        if imbalance > costs.uneven + 0.05:
+            notes.append(
+                "no measured mask was as uneven as this one (the longest SM took up to "
+                f"{costs.uneven:.2f} times the mean): the error may be larger"
+            )
         if shape.dtype != "bfloat16":
             notes.append("the constants were measured with bfloat16")
     if rates is None:

