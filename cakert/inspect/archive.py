@@ -17,6 +17,7 @@ THIN_MAGIC = b"!<thin>\n"
 _HEADER_SIZE = 60
 _INDEXES = ("/", "/SYM64/", "__.SYMDEF")
 _LONG_NAMES = "//"
+_LONGEST_NAME = 1024  # members may share a name, and each would be a copy of it
 
 
 class Member(NamedTuple):
@@ -63,8 +64,11 @@ def read_members(data: bytes) -> tuple[Member, ...]:
 def _name(text: str, long_names: bytes, at: int) -> str:
     if re.fullmatch(r"/\d+", text):
         place = int(text[1:])
-        end = long_names.find(b"\n", place)
+        end = long_names.find(b"\n", place, place + _LONGEST_NAME)
         if end < 0:
-            raise ValueError(f"the name of the member at offset {at} is not in the table of names")
+            raise ValueError(
+                f"the name of the member at offset {at} is not in the table of names, or has more "
+                f"than {_LONGEST_NAME} bytes"
+            )
         text = long_names[place:end].decode("utf-8", "replace")
     return text.removesuffix("/")

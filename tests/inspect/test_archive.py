@@ -84,6 +84,15 @@ def test_what_is_malformed(data, reason):
     assert reason in str(raised.value)
 
 
+def test_members_do_not_share_a_large_name():
+    """Each would hold a copy of it: a small file must not become gigabytes."""
+    fits = archive({"a" * 1000 + ".o": b"1234"})
+    assert read_members(fits)[0].name == "a" * 1000 + ".o"
+    data = archive({"a" * 1100 + ".o": b"1234"})
+    with pytest.raises(CubinError, match="or has more than 1024 bytes"):
+        inspect_bytes(data, "lib.a")
+
+
 def test_a_damaged_member_is_named():
     broken = host_file({".nv_fatbin": fatbin(entry("elf", cubin()))[:-100]})
     with pytest.raises(CubinError, match=r"lib\.a\(bad\.o\): .*\.nv_fatbin"):
