@@ -102,6 +102,14 @@ def test_geometry_that_does_not_fit(record, grid, block, cluster, reason):
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_cluster_of_zeros_demands_nothing(axis):
+    """As the bytes of a damaged file may say."""
+    record = replace(AXPY, cluster=tuple(0 if at == axis else 2 for at in range(3)))
+    check_geometry(record, (3,), (32,), None)
+    check_geometry(record, (4,), (32,), (2,))
+
+
 def test_extents():
     assert full((4,)) == (4, 1, 1)
     assert full((4, 2, 3)) == (4, 2, 3)
