@@ -29,6 +29,7 @@ INFO = "__cakert__"
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _RAW_BF16 = np.dtype("V2")  # as numpy stores the arrays of ml_dtypes
 _MAX_INFO_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 1 << 16  # NumPy reads none above 10,000 bytes
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,13 @@ def open_array(path: Path, member: str = "") -> StoredArray:
         return _open(path, "")
     if not member:
         raise ValueError(f"{path}: an .npz file: name the array, as @{path}:NAME")
-    arrays = open_arrays(path)
-    if member not in arrays:
-        raise ValueError(
-            f"{path}: has no array {member!r}; it has {', '.join(map(repr, arrays)) or 'none'}"
-        )
-    return arrays[member]
+    with _opened(path) as archive:
+        entries = _entries(path, archive)
+        if member not in entries:
+            there = ", ".join(map(repr, entries)) or "none"
+            raise ValueError(f"{path}: has no array {member!r}; it has {there}")
+        # Not the others, which may be of any kind.
+        return _open(path, entries[member], _types(path, archive).get(member), archive)
 
 
 def open_arrays(path: Path) -> dict[str, StoredArray]:
@@ -86,17 +88,22 @@ def open_arrays(path: Path) -> dict[str, StoredArray]:
         As `open_array`.
     """
     _check_regular(path)
-    with _damage(path), zipfile.ZipFile(path) as archive:
-        entries = archive.namelist()
-    names = [entry.removesuffix(".npy") for entry in entries]
-    if len(set(names)) < len(names):
+    with _opened(path) as archive:
+        entries = _entries(path, archive)
+        types = _types(path, archive)
+        return {
+            name: _open(path, entry, types.get(name), archive) for name, entry in entries.items()
+        }
+
+
+def _entries(path: Path, archive: zipfile.ZipFile) -> dict[str, str]:
+    """The entry of each array, by its name."""
+    entries = archive.namelist()
+    found = {entry.removesuffix(".npy"): entry for entry in entries}
+    if len(found) < len(entries):
         raise ValueError(f"{path}: it holds two arrays of one name")
-    types = _types(path) if INFO in names else {}
-    return {
-        name: _open(path, entry, types.get(name))
-        for name, entry in zip(names, entries, strict=True)
-        if name != INFO
-    }
+    found.pop(INFO, None)
+    return found
 
 
 def _check_regular(path: Path) -> None:
@@ -117,18 +124,53 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _stream(path: Path, entry: str) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _damage(path):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        yield archive
+
+
+@contextmanager
+def _stream(path: Path, entry: str, archive: zipfile.ZipFile | None = None) -> Iterator[IO[bytes]]:
     if not entry:
         with path.open("rb") as file:
             yield file
-        return
-    with zipfile.ZipFile(path) as archive, archive.open(entry) as file:
-        yield file
+    elif archive is not None:
+        with archive.open(entry) as file:
+            yield file
+    else:
+        with zipfile.ZipFile(path) as own, own.open(entry) as file:
+            yield file
 
 
-def _open(path: Path, entry: str, dtype: str | None = None) -> StoredArray:
-    """Read a header; `dtype` is what the file says of an array that it stores as bits."""
-    with warnings.catch_warnings(), _damage(path), _stream(path, entry) as file:
+class _Head:
+    """A stream that gives no header of gigabytes, which a small zip file may hold."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes."""
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {size} bytes")
+        return self._stream.read(size)
+
+
+def _open(
+    path: Path, entry: str, dtype: str | None = None, archive: zipfile.ZipFile | None = None
+) -> StoredArray:
+    """Read a header.
+
+    Parameters
+    ----------
+    dtype
+        What the file says of an array that it stores as bits.
+    archive
+        The file if it is open already: to open it takes time for each of its entries.
+    """
+    with warnings.catch_warnings(), _damage(path), _stream(path, entry, archive) as stream:
+        file = _Head(stream)
         # Of headers that Python 2 wrote: they are read all the same.
         warnings.simplefilter("ignore")
         version = np.lib.format.read_magic(file)
@@ -158,11 +200,14 @@ def _open(path: Path, entry: str, dtype: str | None = None) -> StoredArray:
     return StoredArray(_NAMES.get(actual, actual.name), tuple(shape), read)
 
 
-def _types(path: Path) -> dict[str, str]:
-    """The types that a result file of ours gives for its arrays."""
-    info = _open(path, f"{INFO}.npy")
-    with _damage(path), zipfile.ZipFile(path) as archive:
-        if archive.getinfo(f"{INFO}.npy").file_size > _MAX_INFO_BYTES or info.shape != ():
+def _types(path: Path, archive: zipfile.ZipFile) -> dict[str, str]:
+    """The types that a result file of ours gives for its arrays; of other files none."""
+    entry = f"{INFO}.npy"
+    if entry not in archive.namelist():
+        return {}
+    info = _open(path, entry, None, archive)
+    with _damage(path):
+        if archive.getinfo(entry).file_size > _MAX_INFO_BYTES or info.shape != ():
             raise ValueError(f"{INFO} is no string")
         document = json.loads(str(info.read()[()]))
         types = document["dtypes"]

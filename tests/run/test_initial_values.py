@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
+import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from cakert.cli.argument_specs import DTYPES, FLOATS, parse
 from cakert.cli.initial_values import make_array, make_bytes, make_scalar
+from cakert.cli.numpy_files import open_arrays
 
 INTEGERS = [name for name in DTYPES if name not in FLOATS and name != "bool"]
 
@@ -187,6 +190,46 @@ def test_a_header_that_promises_too_much_is_not_followed(tmp_path):
         file.write(bytes(16))
     with pytest.raises(ValueError, match=r"the file holds f32\[1152921504606846976\]"):
         draw(f"f32[4]=@{path}")
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path):
+    """Compressed it takes a few kilobytes of the file for each megabyte."""
+    path, promised = tmp_path / "x.npz", 1 << 25
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        text = b"\x93NUMPY\x02\x00" + promised.to_bytes(4, "little") + b" " * promised
+        archive.writestr("y.npy", text)
+    del text
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="not a readable NumPy file"):
+            draw(f"f32[4]=@{path}:y")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_array_of_an_npz_file_whatever_the_others_are(tmp_path, rng):
+    values = rng.standard_normal(4)
+    objects = np.array([{}, []], object)
+    path = save(tmp_path, "x.npz", y=values, z=objects)
+    assert (draw(f"f64[4]=@{path}:y") == values).all()
+    with pytest.raises(ValueError, match=r"x\.npz:z: it holds Python objects"):
+        draw(f"i64[2]=@{path}:z")
+
+
+def test_an_npz_file_is_opened_once_for_all_of_its_headers(tmp_path, rng, monkeypatch):
+    """To open it is to read its directory: for each array that took minutes of thousands."""
+    path = save(tmp_path, "x.npz", **{f"a{at}": rng.standard_normal(2) for at in range(50)})
+    opened = []
+
+    class Counting(zipfile.ZipFile):
+        def __init__(self, *args, **keywords):
+            opened.append(args)
+            super().__init__(*args, **keywords)
+
+    monkeypatch.setattr("cakert.cli.numpy_files.zipfile.ZipFile", Counting)
+    assert len(open_arrays(path)) == 50
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
