@@ -112,6 +112,16 @@ def test_closed_pipe_is_quiet():
     assert done.stderr == ""
 
 
+def test_a_name_that_the_encoding_does_not_have(tmp_path):
+    """Of a file that was named in Latin-1: shown escaped, and no reason to fail."""
+    (cubin, *_) = (Path(cakert.__file__).parent / "cubins").glob("*.cubin")
+    named = tmp_path / os.fsdecode(b"k\xff.cubin")
+    named.write_bytes(cubin.read_bytes())
+    done = command("inspect", named, env={"PYTHONIOENCODING": "utf-8:strict"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"k\udcff.cubin: cubin for" in done.stdout
+
+
 @pytest.mark.parametrize("arguments", [("info",), ("demo", "--device", "cpu")])
 def test_output_in_a_pipe_is_plain(arguments):
     done = command(*arguments, env={"PYTHONIOENCODING": "ascii", "TERM": "xterm-256color"})

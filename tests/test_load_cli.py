@@ -133,6 +133,16 @@ def test_one_kernel_that_fails_does_not_hide_the_other(image):
     assert [kernel["loaded"] for kernel in kernels] == [False, True]
 
 
+def test_names_cannot_steer_the_terminal(tmp_path):
+    path = tmp_path / "escape.cubin"
+    path.write_bytes(tiny_cubin({"k\x9b2Jred": (8,)}))
+    done = load(path, fail="cuKernelGetAttribute=1@12")  # of those for the occupancy
+    assert "no occupancy" in done.stdout and r"kernel k\x9b2Jred" in done.stdout
+    assert "\x9b" not in done.stdout
+    done = load(path, fail={"cuFuncLoad": 2})
+    assert "\x9b" not in done.stdout + done.stderr
+
+
 def test_the_second_device(image):
     options = {"devices": 2, "capability": [(8, 0), (9, 0)]}
     assert load(image, "--device", "cuda:1", **options).returncode == 0

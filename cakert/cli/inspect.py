@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cakert.cli.console import make_console, make_table
-from cakert.cli.text import printable
+from cakert.cli.text import one_line, printable
 from cakert.inspect import (
     Comparison,
     ConstantBank,
@@ -272,8 +272,7 @@ def _read(path: Path, sass: bool) -> tuple[Inspection, list[dict[str, Disassembl
         images = cubin_images(data, file) if sass else ()
         return file, [disassemble(image, file.name) for image in images]
     except (ImportError, MemoryError, OSError, ValueError) as problem:
-        reason = " ".join(str(problem).split()) or type(problem).__name__
-        print(f"cakert: error: {reason}", file=sys.stderr)
+        print(f"cakert: error: {one_line(problem)}", file=sys.stderr)
         return None
 
 

@@ -284,7 +284,7 @@ _HEADINGS = {
 def _occupancy_text(kernel: LoadedKernel) -> str:
     occupancy = kernel.occupancy
     if occupancy is None:
-        return kernel.problem
+        return printable(kernel.problem)
     text = f"{occupancy.blocks_per_sm} blocks of {kernel.threads}"
     return text if occupancy.clusters is None else f"{text}; {occupancy.clusters} clusters"
 
@@ -293,7 +293,7 @@ def _row(kernel: LoadedKernel) -> list[object]:
     name = kernel.file.demangled if kernel.file is not None else None
     cells: list[object] = [printable(name or kernel.name)]
     if kernel.attributes is None:
-        return [*cells, *[""] * (len(_HEADINGS) + 1), kernel.problem]
+        return [*cells, *[""] * (len(_HEADINGS) + 1), printable(kernel.problem)]
     cells += [_cell(*side) for side in _sides(kernel)]
     return [*cells, "sm_{}{}".format(*kernel.attributes.binary_version), _occupancy_text(kernel)]
 
@@ -408,5 +408,5 @@ def run(args: argparse.Namespace) -> int:
     what = f"{len(failed)} of {len(images)} images" if len(images) > 1 else "the image"
     reasons = [failed[0].problem, *(kernel.problem for kernel in failed[0].kernels)]
     reason = next(filter(None, reasons))
-    print(f"cakert: error: {args.file}: {what} not loaded: {reason}", file=sys.stderr)
+    print(f"cakert: error: {args.file}: {what} not loaded: {printable(reason)}", file=sys.stderr)
     return 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cakert.cli.parsers import wrap_descriptions
+from cakert.cli.text import one_line
 
 _EPILOG = """examples:
   cakert doctor          what works here, and how to mend what does not
@@ -48,11 +50,6 @@ def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _one_line(problem: BaseException) -> str:
-    """The message without its line breaks, so that an error is one line in a log."""
-    return " ".join(str(problem).split()) or type(problem).__name__
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -69,13 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A closed standard stream (`cakert info >&-`) is None in Python: what goes there is lost.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the encoding does not have is shown escaped, as stderr does.
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         parser = build_parser()
     except ImportError as problem:
         # Requirements of the package are missing: the doctor needs none of them.
         if arguments[:1] != ["doctor"]:
-            reason = f"{_one_line(problem)} (`cakert doctor` says how to mend it)"
+            reason = f"{one_line(problem)} (`cakert doctor` says how to mend it)"
             print(f"cakert: error: {reason}", file=sys.stderr)
             return 1
         parser = build_parser(broken=True)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What the package raises for wrong input, missing files, a failing driver or little memory.
     # Anything else is a bug, and its traceback is wanted.
     except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as problem:
-        print(f"cakert: error: {_one_line(problem)}", file=sys.stderr)
+        print(f"cakert: error: {one_line(problem)}", file=sys.stderr)
         return 1
     return status
 

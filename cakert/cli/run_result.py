@@ -332,7 +332,7 @@ def _show_differences(result: Result, console: Console) -> None:
     rows: list[list[object]] = []
     for one in result.differences:
         if one.problem:
-            rows.append([one.name, f"FAILED: {one.problem}", *[""] * 4])
+            rows.append([printable(one.name), f"FAILED: {one.problem}", *[""] * 4])
             continue
         first = ""
         if one.first is not None:

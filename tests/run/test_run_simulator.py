@@ -171,6 +171,10 @@ def test_compare_says_what_differs(kernels, capsys):
     text, _ = run(capsys, *base, "--compare", kernels / "inputs.npz", status=1)
     assert "FAILED: the file has no such array" in text
 
+    np.savez(kernels / "hostile.npz", **{"z\x1b[2J": expected["x"]})
+    text, _ = run(capsys, *base, "--compare", kernels / "hostile.npz", status=1)
+    assert [r"z\x1b[2J", "FAILED: the run has no such array"] in [row[:2] for row in tables(text)]
+
 
 def test_out_is_written_although_the_comparison_fails(kernels, capsys):
     np.savez(kernels / "e.npz", y=np.zeros(1000, np.float32))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.run_docs import hold_to_the_docs
 from helpers.stub import StubResult, run_with_stub
+from tiny_cubin import tiny_cubin
 
 from cakert.cli.argument_specs import parse
 from cakert.cli.initial_values import make_array
@@ -80,6 +81,16 @@ def test_a_struct_goes_as_it_is():
     assert found["device"] == {"name": "cuda:0", "product": "Stub GPU", "capability": [9, 0],
                                "schedule": None}  # fmt: skip
     assert found["arguments"][0]["values"]["nan"] == 64
+
+
+def test_names_in_an_error_cannot_steer_the_terminal(tmp_path):
+    file = tmp_path / "k.cubin"
+    file.write_bytes(tiny_cubin({"k\x9b2Jred": (8,)}))
+    error = error_of(command(file, "--grid", 1, "--block", 1))
+    assert r"k\x9b2Jred takes 1 arguments" in error
+    error = error_of(command(file, "--grid", 1, "--block", 1, "--arg", "u8[1]=0",
+                             fail={"cuLaunchKernelEx": 700}))  # fmt: skip
+    assert r"k\x9b2Jred" in error and "\x9b" not in error
 
 
 # --- time -----------------------------------------------------------------------------------------
