@@ -39,12 +39,18 @@ def check_target(path: Path, overwrite: bool) -> None:
     ValueError
         Its folder is missing, it is a folder itself, or it exists and may not be overwritten.
     """
-    if not path.parent.is_dir():
-        raise ValueError(f"--out {path}: there is no folder {path.parent}")
-    if path.exists() and not path.is_file():
+    folder = _target(path).parent
+    if not folder.is_dir():
+        raise ValueError(f"--out {path}: there is no folder {folder}")
+    if _target(path).is_symlink() or (path.exists() and not path.is_file()):
         raise ValueError(f"--out {path}: not a regular file")
     if path.exists() and not overwrite:
         raise ValueError(f"--out {path}: the file exists; --overwrite replaces it")
+
+
+def _target(path: Path) -> Path:
+    """What a link leads to, so that it stays one; of links in a circle one of them."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def write(path: Path, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
@@ -68,17 +74,20 @@ def write(path: Path, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> 
         for name, array in arrays.items()
     }
     # In the same folder: a rename is atomic within a file system only.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    target = _target(path)
+    unfinished = target.with_name(f".{target.name[:50]}.{os.getpid()}.unfinished")
     try:
         # Not np.savez: it has arguments of its own, which may be the names of arrays.
         with zipfile.ZipFile(unfinished, "x") as archive:
             for name, array in [*stored.items(), (INFO, np.array(json.dumps(info)))]:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)
-        unfinished.replace(path)
-    except BaseException:
+        unfinished.replace(target)
+    except BaseException as problem:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+        if isinstance(problem, OSError) and problem.errno and problem.filename is None:
+            problem.filename = os.fspath(path)  # a full disk is known by its number alone
         raise
 
 

@@ -111,9 +111,9 @@ def check_usage(args: argparse.Namespace) -> None:
             fail(f"argument --{option}: goes with --compare")
     if args.overwrite and args.out is None:
         fail("argument --overwrite: goes with --out")
-    both = args.out is not None and args.compare is not None
-    if both and args.out.resolve() == args.compare.resolve():
-        fail("argument --out: must not be the file of --compare, which would be lost")
+    for read, name in ((args.compare, "the file of --compare"), (args.file, "FILE")):
+        if args.out is not None and read is not None and args.out.resolve() == read.resolve():
+            fail(f"argument --out: must not be {name}, which would be lost")
 
 
 def _job(args: argparse.Namespace, names: list[str], image: Image, symbol: str) -> Job:
@@ -220,10 +220,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _finish(args: argparse.Namespace, ran: Ran, expected: dict[str, StoredArray] | None) -> Result:
     """Write and compare what was asked for; written first, for a comparison may fail."""
-    from cakert.cli.result_files import compare, write
+    from cakert.cli.result_files import check_target, compare, write
     from cakert.cli.run_result import Result, count_changes
 
     if args.out is not None:
+        check_target(args.out, args.overwrite)  # it may be there by now
         facts = {"kernel": ran.job.symbol, "device": ran.where.name, "seed": args.seed}
         write(args.out, ran.arrays, facts)
     changes = count_changes(ran.job, ran.arrays)

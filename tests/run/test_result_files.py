@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -243,6 +244,44 @@ def test_targets(tmp_path):
         with pytest.raises(ValueError, match=reason):
             check_target(path, overwrite)
     assert (tmp_path / "old.npz").read_bytes() == b"mine"
+
+
+def test_a_link_stays_one(tmp_path, rng):
+    """Its target is what is written, whether it is there or not."""
+    values = rng.standard_normal(4)
+    (tmp_path / "folder").mkdir()
+    link, target = tmp_path / "latest.npz", tmp_path / "folder" / "r.npz"
+    link.symlink_to("folder/r.npz")
+    for _ in range(2):
+        check_target(link, target.exists())
+        write(link, {"x": values}, {})
+        assert link.is_symlink()
+        assert (open_arrays(target)["x"].read() == values).all()
+    with pytest.raises(ValueError, match="the file exists"):
+        check_target(link, False)
+    for name, to, reason in [
+        ("astray", "none/r.npz", "no folder"),
+        ("circle", "circle", "regular"),
+    ]:
+        (tmp_path / name).symlink_to(to)
+        with pytest.raises(ValueError, match=reason):
+            check_target(tmp_path / name, True)
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(*args, **keywords):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(result_files.np.lib.format, "write_array", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*r\.npz'"):
+        write(tmp_path / "r.npz", {"x": np.zeros(4)}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_longest_name(tmp_path, rng):
+    path = tmp_path / ("r" * 251 + ".npz")
+    write(path, {"x": rng.standard_normal(4)}, {})
+    assert open_arrays(path)
 
 
 @pytest.mark.parametrize("info", ["{", "[]", "3", '{"schema": 1}', '{"dtypes": 5}', None])

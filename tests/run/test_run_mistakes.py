@@ -40,6 +40,7 @@ LAUNCH = ["--grid", "1", "--block", "64"]
         (["x.ptx", *LAUNCH, "--compare", "a", "--tolerance", "nan"], "must be finite"),
         (["x.ptx", *LAUNCH, "--overwrite"], "argument --overwrite: goes with --out"),
         (["x.ptx", *LAUNCH, "--out", "a/../b", "--compare", "./b"], "argument --out: must not be"),
+        (["x.ptx", *LAUNCH, "--out", "a/../x.ptx", "--overwrite"], "--out: must not be FILE"),
         (["x.ptx", "k", "k", *LAUNCH], "unrecognized arguments: k"),
     ],
 )  # fmt: skip

@@ -183,6 +183,22 @@ def test_out_is_written_although_the_comparison_fails(kernels, capsys):
     assert load(kernels / "r.npz")["y"].any()
 
 
+def test_out_spares_a_file_that_came_during_the_run(kernels, capsys, monkeypatch):
+    from cakert.cli import run_simulator
+
+    out, execute = kernels / "r.npz", run_simulator.execute
+
+    def slow(*args):
+        out.write_bytes(b"of another run")
+        return execute(*args)
+
+    monkeypatch.setattr(run_simulator, "execute", slow)
+    _, err = run(capsys, kernels / "run_kernels.ptx", *AXPY, "--device", "sim:sm_90a", "--out", out,
+                 status=1)  # fmt: skip
+    assert "the file exists" in err
+    assert out.read_bytes() == b"of another run"
+
+
 def test_damage_that_only_reading_shows_costs_no_result(kernels, capsys, rng):
     values = rng.standard_normal(1000).astype(np.float32)
     np.savez(kernels / "e.npz", y=values)
