@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.fatbin_files import entry, fatbin
 from helpers.stub import run_with_stub
 
 from cakert.cli.main import main
@@ -131,6 +132,13 @@ def test_one_kernel_that_fails_does_not_hide_the_other(image):
     kernels = document(done)["images"][0]["kernels"]
     assert done.returncode == 1
     assert [kernel["loaded"] for kernel in kernels] == [False, True]
+
+
+def test_a_fatbin_without_code(tmp_path):
+    path = tmp_path / "lto.fatbin"
+    path.write_bytes(fatbin(entry("lto", bytes(64))))
+    done = load(path, fail={"cuLibraryLoadData": 209})
+    assert_refused(done, "it holds no kernel (file: neither a cubin nor PTX; driver for CUDA 13.0")
 
 
 def test_names_cannot_steer_the_terminal(tmp_path):

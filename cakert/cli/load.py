@@ -154,7 +154,8 @@ class Loader:
         held += [f"PTX {one.version} for {one.target}" for one in image.ptx]
         versions = f"driver for CUDA {version_text(self.driver_version)}"
         capability = capability_text((self.device.capability,))
-        return f"file: {', '.join(dict.fromkeys(held))}; {versions}; device: {capability}"
+        code = ", ".join(dict.fromkeys(held)) or "neither a cubin nor PTX"
+        return f"file: {code}; {versions}; device: {capability}"
 
     def load(self, image: Image) -> LoadedImage:
         """Load an image and each kernel of it; what the driver refuses is a result."""
