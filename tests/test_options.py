@@ -68,6 +68,7 @@ def test_what_is_read(kind, text, value):
         (options.device, "sim:sm_80a", "got 'sim:sm_80a'"),
         (options.device, "cuda:-1", "got 'cuda:-1'"),
         (options.device, "cuda:12345", "got 'cuda:12345'"),
+        (options.device, "cuda:\u0661", "must be cuda:0"),
     ],
 )
 def test_what_is_refused(kind, text, reason):

@@ -39,6 +39,7 @@ Number: TypeAlias = int | float
 MAX_STRUCT_BYTES = 32764
 """Of a kernel's parameters in all (CUDA Programming Guide, "Kernel Function Parameters")."""
 _MAX_ARRAY_BYTES = 2**47
+_LONGEST_NUMBER = 2000  # digits of a double are at most 1075, and Python prints 4300 of an integer
 _WORDS = ("zeros", "ones", "iota", "rand", "randn", "nan")
 _FORM = "NAME:DTYPE[SHAPE]=INIT, NAME:DTYPE=NUMBER or NAME:bytes=HEX (NAME: may be left out)"
 
@@ -277,6 +278,8 @@ def _scalar(dtype: str, text: str) -> Number:
 
 def _number(dtype: str, text: str) -> Number:
     try:
+        if not text.isascii() or len(text) > _LONGEST_NUMBER:
+            raise ValueError
         if dtype not in FLOATS:
             if re.fullmatch(r"[+-]?[0-9]+", text):
                 return int(text)  # "007" is no literal of Python
