@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.fatbin_files import entry, fatbin
 from helpers.stub import run_with_stub
 
+from cakert.cli.load import Loader, images_of
 from cakert.cli.main import main
 from cakert.cubins import store
+from cakert.inspect import inspect_bytes, inspect_file
 
 sys.path.insert(0, str(Path(__file__).with_name("stub_driver")))
 from tiny_cubin import tiny_cubin
@@ -156,6 +159,32 @@ def test_the_second_device(image):
     assert load(image, "--device", "cuda:1", **options).returncode == 0
     assert_refused(load(image, **options), "the device has compute capability 8.0")
     assert_refused(load(image, "--device", 2, **options), "--device 2: must be in [0, 2)")
+
+
+def test_all_that_is_asked_is_asked_of_the_device(image):
+    """Also how many blocks and clusters fit there."""
+    done = load(image, "--device", 1, "--cluster", 2, devices=2, env={"STUB_CUDA_SMS": "132;20"})
+    assert done.returncode == 0, done.stderr
+    assert "4 blocks of 512; 40 clusters" in done.stdout
+    asked = done.trace.named("cuKernelGetAttribute", "cuKernelSetAttribute")
+    assert asked and {call["device"] for call in asked} == {1}
+
+
+def test_the_block_of_a_kernel_that_is_limited_twice(tmp_path):
+    """By its bounds, and by what the driver makes of its registers."""
+    loader = Loader(None, 13000, None)
+    path = tmp_path / "k.cubin"
+    path.write_bytes(tiny_cubin(KERNELS, max_threads=512))
+    (record, _) = inspect_file(path).cubin.kernels
+    for allowed, block in [(1024, 512), (512, 512), (384, 384)]:
+        assert loader._own_block(record, SimpleNamespace(max_threads=allowed)) == (block,)
+
+
+def test_each_fatbin_is_an_image_of_its_own():
+    parts = [fatbin(entry("elf", tiny_cubin({name: (8,)}))) for name in ("first", "the_second")]
+    data = b"".join(parts)
+    images = images_of(data, inspect_bytes(data, "two.fatbin"))
+    assert [image.data for image in images] == parts
 
 
 def test_shipped_cubins_load():

@@ -62,6 +62,7 @@ def test_an_unknown_target_is_not_judged(target):
     ("target", "loads", "does_not"),
     [
         ("compute_80", [(8, 0), (9, 0), (12, 0)], [(7, 5)]),
+        ("compute_86", [(8, 6), (9, 0)], [(8, 0)]),
         ("sm_90a", [(9, 0)], [(10, 0), (8, 0)]),
         ("compute_100f", [(10, 0), (10, 3)], [(12, 0), (9, 0)]),
     ],

@@ -183,6 +183,14 @@ def test_out_is_written_although_the_comparison_fails(kernels, capsys):
     assert load(kernels / "r.npz")["y"].any()
 
 
+def test_out_is_refused_before_the_run(kernels, capsys, monkeypatch):
+    monkeypatch.setattr("cakert.cli.run_simulator.execute", lambda *_: pytest.fail("it ran"))
+    (kernels / "r.npz").write_bytes(b"mine")
+    _, err = run(capsys, kernels / "run_kernels.ptx", *AXPY, "--device", "sim:sm_90a", "--out",
+                 kernels / "r.npz", status=1)  # fmt: skip
+    assert "the file exists" in err
+
+
 def test_out_spares_a_file_that_came_during_the_run(kernels, capsys, monkeypatch):
     from cakert.cli import run_simulator
 
