@@ -53,6 +53,17 @@ def test_output_is_read_by_section():
     assert found["_Z6secondPi"].instructions == {"EXIT": 1}
 
 
+def test_labels_of_other_sections_are_no_code():
+    text = (
+        "//---- .text.k ----\n        /*0000*/   EXIT ;\n"
+        "//---- .nv.global ----\nvariable:\n"
+        "//---- .text.other ----\n.L_x_1:\n        /*0000*/   RET ;\n"
+    )
+    found = sass.read_output(text)
+    assert found["k"].lines == ("        /*0000*/   EXIT ;",)
+    assert len(found["other"].lines) == 2
+
+
 def test_tensor_instructions_of_the_store(needs_tool):
     """Two readings of the same code: ours of the bytes when it was built, and nvdisasm's."""
     entries = json.loads((store().root / "manifest.json").read_text())["entries"]
