@@ -29,6 +29,8 @@ Array = npt.NDArray[Any]
 
 # Bits of a significand: uniform numbers are multiples of 2 ** -bits, so that none rounds up to 1.
 _SIGNIFICAND = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_PART = 1 << 20
+"""Floats drawn at a time, in 64 bits each: no array needs to fit into memory five times."""
 
 
 def make_array(spec: ArraySpec, seed: int, number: int) -> Array:
@@ -67,8 +69,12 @@ def _uniform(spec: ArraySpec, rng: np.random.Generator, low: Any, high: Any) -> 
         drawn = rng.integers(low, high, spec.shape, dtype=dtype)
         return drawn
     bits = _SIGNIFICAND[spec.dtype]
-    steps = rng.integers(0, 1 << bits, spec.shape, dtype=np.uint64)
-    drawn = (low + (high - low) * (steps / 2.0**bits)).astype(dtype)
+    drawn = np.empty(spec.shape, dtype)
+    flat = drawn.reshape(-1)
+    for at in range(0, flat.size, _PART):
+        part = flat[at : at + _PART]
+        steps = rng.integers(0, 1 << bits, part.size, dtype=np.uint64)
+        part[:] = (low + (high - low) * (steps / 2.0**bits)).astype(dtype)
     return drawn
 
 

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from cakert.cli import initial_values
 from cakert.cli.argument_specs import DTYPES, FLOATS, parse
 from cakert.cli.initial_values import make_array, make_bytes, make_scalar
 from cakert.cli.numpy_files import open_arrays
@@ -62,6 +63,23 @@ def test_uniform_floats(dtype, rng):
     values = draw(f"{dtype}[20000]=rand:-3:5", seed).astype(np.float64)
     assert -3 <= values.min() < -2.9
     assert 4.9 < values.max() <= 5
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_uniform_floats_are_drawn_in_parts(dtype, monkeypatch, rng):
+    seed = int(rng.integers(1000))
+    whole = draw(f"{dtype}[70x3]=rand:-1:3", seed)
+    monkeypatch.setattr(initial_values, "_PART", int(rng.integers(1, 100)))
+    assert draw(f"{dtype}[70x3]=rand:-1:3", seed).tobytes() == whole.tobytes()
+
+
+def test_a_large_array_does_not_take_a_multiple_of_itself():
+    tracemalloc.start()
+    try:
+        array = draw("f16[8000000]=rand")
+        assert tracemalloc.get_traced_memory()[1] < 3 * array.nbytes + 3 * 8 * initial_values._PART
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
