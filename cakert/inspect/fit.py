@@ -16,8 +16,8 @@ __all__ = ["best_cubin", "ptx_loads_on", "rank", "runs_on", "why_not"]
 
 Capability = tuple[int, int]
 
-# Boards whose code runs nowhere else, and which run no other's.
-_TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
+# Boards whose code runs nowhere else, and which run no other's; 10.1 is 11.0 since toolkit 13.
+_TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
 
 # Oldest driver branch for Linux of a toolkit's major release.
 _BRANCH_OF = {11: "450", 12: "525", 13: "580"}

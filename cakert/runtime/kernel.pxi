@@ -44,6 +44,11 @@ clusters : int or None
 """
 
 
+cdef inline int blocks_of(tuple dims) except -1:
+    """Product of three extents: blocks of a cluster, threads of a block."""
+    return dims[0] * dims[1] * dims[2]
+
+
 cdef Kernel make_kernel(Library library, str name):
     cdef Kernel kernel = Kernel.__new__(Kernel, library)
     cdef bytes encoded = name.encode()
@@ -203,7 +208,7 @@ cdef class Kernel:
         limits = device_limits(device)
         if dims is not None:
             check_cluster(dims, dims, limits)
-        large = dims is not None and dims[0] * dims[1] * dims[2] > PORTABLE_CLUSTER_BLOCKS
+        large = dims is not None and blocks_of(dims) > PORTABLE_CLUSTER_BLOCKS
         self.ensure_loaded(device, shared, large)
         pushed = enter_context(device)
         try:
@@ -219,7 +224,7 @@ cdef class Kernel:
             dims = required or dims
             check(
                 cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                    &blocks, function, threads[0] * threads[1] * threads[2], shared
+                    &blocks, function, blocks_of(threads), shared
                 ),
                 "cuOccupancyMaxActiveBlocksPerMultiprocessor",
             )
@@ -295,6 +300,9 @@ cdef class Kernel:
                         "cuFuncLoad" if function != NULL else "cuKernelGetFunction",
                         f"kernel {self.name}; {self.library.load_detail(device)}",
                     )
+                required = self.required_cluster(device)
+                if required is not None:
+                    large_cluster |= blocks_of(required) > PORTABLE_CLUSTER_BLOCKS
                 self.loaded.setdefault(device, 0)
             check_shared(
                 shared_bytes,

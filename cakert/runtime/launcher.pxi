@@ -171,7 +171,7 @@ cdef class Launcher:
         if cluster is not None:
             dims = dim3("cluster", cluster)
             check_cluster(dims, self.grid, limits)
-            large_cluster = dims[0] * dims[1] * dims[2] > PORTABLE_CLUSTER_BLOCKS
+            large_cluster = blocks_of(dims) > PORTABLE_CLUSTER_BLOCKS
             attribute = &self.attributes[self.config.numAttrs]
             attribute.id = cu.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attribute.value.clusterDim.x = dims[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import cuda_tools
 
@@ -93,3 +94,26 @@ def test_occupancy_is_what_the_driver_says():
     sms = driver.device_multiprocessors(0)
     pairs = kernel.occupancy(known.threads, known.shared_bytes, cluster=2)
     assert 1 <= pairs.clusters <= sms
+
+
+def test_a_kernel_that_demands_a_large_cluster(tmp_path):
+    """16 blocks are not portable: who launches it needs to say nothing."""
+    if reason := cuda_tools.why_no_compiler():
+        pytest.skip(reason)
+    major, minor = driver.device_capability(0)
+    if major < 9:
+        pytest.skip("clusters need compute capability 9.0")
+    source = tmp_path / "wide.cu"
+    source.write_text(
+        'extern "C" __global__ void __cluster_dims__(16, 1, 1) wide(int *x)\n'
+        "{ if (threadIdx.x == 0) x[blockIdx.x] = 3 * blockIdx.x + 1; }\n"
+    )
+    target = tmp_path / "wide.cubin"
+    nvcc = [cuda_tools.find("nvcc"), f"-arch=sm_{major}{minor}", "-cubin"]
+    cuda_tools.output(*nvcc, source, "-o", target)
+    kernel = cakert.Library(target)["wide"]
+    assert kernel.attributes().cluster == (16, 1, 1)
+    assert kernel.occupancy(64).clusters >= 1
+    out = cakert.DeviceArray.from_numpy(np.full(32, -1, np.int32))
+    kernel.launch(out, grid=32, block=64)
+    assert out.numpy().tolist() == [3 * block + 1 for block in range(32)]

@@ -54,6 +54,23 @@ report([kernel.occupancy(256), kernel.occupancy(256, cluster=(2, 1)),
     assert "(4, 1, 1)" in other["text"]
 
 
+@pytest.mark.parametrize(("blocks", "asked"), [(8, 0), (16, 1)])
+def test_a_large_cluster_that_a_kernel_demands_is_allowed(blocks, asked):
+    """More than eight blocks are not portable: the driver wants to be told, once a kernel."""
+    result = run(
+        f"""
+        image = tiny_cubin({{"wide": (8, 4)}}, cluster=({blocks}, 1, 1))
+        kernel = cakert.Library(image)["wide"]
+        kernel.load_on(0)
+        mark("loaded")
+        kernel.launch(FakeCuda(array(4)), 4, grid={blocks}, block=32)
+        """
+    )
+    told = result.trace.named("cuKernelSetAttribute")
+    assert [call["attribute"] for call in told] == [14] * asked
+    assert not result.trace.after("loaded").named("cuKernelSetAttribute")
+
+
 @pytest.mark.parametrize(
     ("call", "parts"),
     [
