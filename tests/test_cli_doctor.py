@@ -170,6 +170,7 @@ PROVOKE |= {
     "platform-other": interpreter(system="Windows", machine="AMD64"),
     "python-without-gil": interpreter(gil=False),
     "package-missing": installed(numpy=None),
+    "package-broken": lambda here, folder: replace(here, unusable={"rich": "ImportError: ..."}),
     "bindings-other": installed(cuda_bindings="12.8.0"),
     "extra-inspect": installed(zstandard=None),
     "extra-nvdisasm": installed(nvidia_cuda_nvdisasm=None),
@@ -349,6 +350,8 @@ def test_all_is_well_on_a_healthy_machine(tmp_path):
     [
         ("driver-old", False, True),
         ("package-missing", False, False),
+        ("package-broken", False, False),
+        ("extensions-need", False, False),
         ("store-damaged", False, False),
         ("compute-mode-prohibited", False, True),
         ("context-failed", False, True),
@@ -447,7 +450,7 @@ def test_constants_are_those_of_the_project(project):
     assert f'"cuda-bindings>={low[0]}.{low[1]},<{high[0]}"' in text
     required = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE).group(1)
     names = {surroundings.normalised(each) for each in re.findall(r'"([\w-]+)', required)}
-    assert names == set(checks_install.REQUIRED)
+    assert names == set(surroundings.REQUIREMENTS)
     oldest, newest = checks_install.PYTHONS
     assert f'requires-python = ">={oldest[0]}.{oldest[1]}"' in text
     assert f"Programming Language :: Python :: {newest[0]}.{newest[1]}" in text
@@ -614,13 +617,46 @@ def command(*arguments: str, code="", **options):
 def test_without_requirements_the_doctor_still_answers():
     hide = "sys.modules['rich'] = sys.modules['elftools'] = None"
     done = command("doctor", code=hide)
-    assert done.returncode in (0, 1), done.stderr  # the metadata of both is still there
+    assert done.returncode == 1, done.stderr  # the metadata of both is still there
+    assert "trouble: packages: rich " in done.stdout
+    assert "mend: pip install --force-reinstall --no-deps pyelftools==" in done.stdout
+    assert done.stdout.endswith("simulator: no, inspect: no\n")
     assert "store: warning: " in done.stdout
     assert "mend: mend what the checks above name" in done.stdout
     assert "Traceback" not in done.stderr
     done = command("info", code=hide)
     assert done.returncode == 1
     assert re.fullmatch(r"cakert: error: .*rich.* \(`cakert doctor` says .*\)\n", done.stderr)
+
+
+def test_numpy_that_cannot_be_imported():
+    """Extension modules then print a traceback each, and their own reinstallation is no mend."""
+    done = command("doctor", "--json", code="sys.modules['numpy'] = None")
+    assert done.returncode == 1
+    assert not done.stderr
+    found = cases_of(done)
+    assert "numpy" in found["package-broken"]["mend"]
+    assert "extensions-need" in found
+    assert "extensions-broken" not in found
+    assert json.loads(done.stdout)["works"]["simulator"] is False
+
+
+def distribution(folder: Path, name: str, version: str, text: bytes = b"") -> None:
+    metadata = folder / f"{name}-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_bytes(text or f"Name: {name}\nVersion: {version}\n".encode())
+
+
+def test_versions_are_those_of_the_first_on_the_path(tmp_path):
+    """A system-wide copy behind a newer one is not what gets imported."""
+    distribution(tmp_path / "a", "cuda_bindings", "11.8.0")
+    distribution(tmp_path / "b", "cuda_bindings", "99.0", b"Name: \xff\n")  # damaged
+    distribution(tmp_path / "b", "some_thing", "1.0")
+    paths = [str(tmp_path / each) for each in "ab"]
+    done = command("doctor", "--json", code=f"sys.path += {paths!r}")
+    assert "bindings-other" not in cases_of(done)
+    done = command("doctor", "--json", code=f"sys.path[:0] = {paths!r}")
+    assert "cuda-bindings 11.8.0" in cases_of(done)["bindings-other"]["found"]
 
 
 def test_tree_without_extension_modules(tmp_path):

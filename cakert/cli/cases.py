@@ -78,6 +78,13 @@ CASES: dict[str, Case] = {
     "package-missing": Case(
         "packages", "trouble", "the package requires it", "pip install {package}"
     ),
+    "package-broken": Case(
+        "packages",
+        "trouble",
+        "it is installed, but cannot be imported: its files are damaged, or another module of that "
+        "name comes first on the path",
+        "pip install --force-reinstall --no-deps {package}=={version}; or start from elsewhere",
+    ),
     "bindings-other": Case(
         "packages",
         "trouble",

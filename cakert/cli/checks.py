@@ -67,8 +67,9 @@ def what_works(here: Surroundings, results: list[Result]) -> Works:
     """
     cases = {each.case for each in results}
     store_ok = "store-ok" in cases
-    sound = store_ok and "package-missing" not in cases
-    simulator = sound and not any(name.startswith("cakert.sim") for name in here.failures)
+    sound = store_ok and not cases & {"package-missing", "package-broken"}
+    # Plans are made by the same modules for GPUs and for simulated devices.
+    simulator = sound and not here.failures
     shared = {"extensions", "packages", "names", "store", "driver", "libcuda"}
     trouble = {
         CASES[case].check
@@ -79,5 +80,7 @@ def what_works(here: Surroundings, results: list[Result]) -> Works:
     return Works(
         gpu=tuple(f"cuda:{gpu.ordinal} {gpu.name}" for gpu in gpus),
         simulator=simulator,
-        inspect="pyelftools" in here.packages,
+        inspect=all(
+            name in here.packages and name not in here.unusable for name in ("pyelftools", "rich")
+        ),
     )

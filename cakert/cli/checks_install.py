@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 
 from cakert.cli.results import Result
-from cakert.cli.surroundings import Surroundings
+from cakert.cli.surroundings import REQUIREMENTS, Surroundings
 from cakert.errors import CubinError
 
-REQUIRED = ("cuda-bindings", "ml-dtypes", "numpy", "pyelftools", "rich")
 BINDINGS = ((12, 9), (14, 0))
 """From the first on, below the second, as pyproject.toml has it."""
 PYTHONS = ((3, 10), (3, 14))
+_OF_EXTENSIONS = ("cuda-bindings", "ml-dtypes", "numpy")
 VARIABLES = ("CAKERT_CONFORMANCE", "CAKERT_DEBUG_CYTHON", "CAKERT_SEED")
 INSPECT_EXTRA = ("demangle", "lz4", "zstandard")
 _TORCH_WITH_EXCHANGE_API = (2, 10)
@@ -47,7 +47,9 @@ def extensions(here: Surroundings) -> list[Result]:
     name, reason = next(iter(here.failures.items()))
     found = f"{len(here.failures)} fail in {here.package}, the first is {name}: {reason}"
     lacking = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
-    if lacking and lacking.group(1).partition(".")[0] != "cakert":
+    # An extension module without numpy says something else.
+    needs = any(name in here.unusable or name not in here.packages for name in _OF_EXTENSIONS)
+    if lacking.group(1).partition(".")[0] != "cakert" if lacking else needs:
         return [Result("extensions-need", found)]
     stem = here.package.joinpath(*name.split(".")[1:])
     files = [path.name for path in stem.parent.glob(f"{stem.name}.*.so")]
@@ -63,14 +65,22 @@ def extensions(here: Surroundings) -> list[Result]:
 
 def packages(here: Surroundings) -> list[Result]:
     """Whether what the package requires is installed, and cuda-bindings of the right releases."""
-    missing = [name for name in REQUIRED if name not in here.packages]
+    missing = [name for name in REQUIREMENTS if name not in here.packages]
     results = [
         Result("package-missing", f"no {name} is installed", {"package": name}) for name in missing
+    ]
+    results += [
+        Result(
+            "package-broken",
+            f"{name} {(version := here.packages[name])}: {reason}",
+            {"package": name, "version": version},
+        )
+        for name, reason in here.unusable.items()
     ]
     bindings = here.packages.get("cuda-bindings")
     if bindings is not None and not BINDINGS[0] <= release(bindings) < BINDINGS[1]:
         results.append(Result("bindings-other", f"cuda-bindings {bindings}"))
-    names = [f"{name} {here.packages[name]}" for name in REQUIRED if name in here.packages]
+    names = [f"{name} {here.packages[name]}" for name in REQUIREMENTS if name in here.packages]
     return results or [Result("packages-ok", ", ".join(names))]
 
 

@@ -6,8 +6,10 @@ driver said. Frameworks are looked up by their metadata and never imported.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
+import io
 import os
 import platform
 import re
@@ -93,6 +95,8 @@ class Surroundings:
         Folder of the `cakert` that runs.
     failures
         Extension modules that cannot be imported, with the reason.
+    unusable
+        Distributions of `REQUIREMENTS` that are installed and cannot be imported, with the reason.
     """
 
     environ: Mapping[str, str]
@@ -103,6 +107,7 @@ class Surroundings:
     package: Path
     driver: DriverState = field(default_factory=DriverState)
     failures: Mapping[str, str] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     def library_path(self) -> list[Path]:
         """Folders of LD_LIBRARY_PATH, in its order."""
@@ -147,6 +152,15 @@ class Surroundings:
             for device in self.root.glob("sys/bus/pci/devices/*")
         )
 
+
+REQUIREMENTS = {
+    "cuda-bindings": "cuda.bindings.driver",
+    "ml-dtypes": "ml_dtypes",
+    "numpy": "numpy",
+    "pyelftools": "elftools.elf.elffile",
+    "rich": "rich.console",
+}
+"""What the package requires: distributions, and the module by which each is known to work."""
 
 EXTENSIONS = (
     "cakert.runtime.driver",
@@ -199,11 +213,26 @@ def import_extensions() -> dict[str, str]:
 
 def _why_not(module: str) -> str:
     try:
-        importlib.import_module(module)
+        # An extension module that misses numpy prints a traceback besides raising.
+        with contextlib.redirect_stderr(io.StringIO()):
+            importlib.import_module(module)
     # Whatever goes wrong while a module is imported is what the user has to know.
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
     return ""
+
+
+def installed_packages() -> dict[str, str]:
+    """Distributions by normalised name, with versions; of several of a name the one imported."""
+    found: dict[str, str] = {}
+    for each in metadata.distributions():  # in the order of sys.path
+        try:
+            name, version = each.metadata["Name"], each.version
+        except UnicodeDecodeError:
+            continue  # damaged: pip cannot read it either
+        if name and version:
+            found.setdefault(normalised(name), version)
+    return found
 
 
 def loaded_libcuda(maps: str) -> str:
@@ -287,6 +316,8 @@ def look_around_fully() -> Surroundings:
     """The surroundings of this process."""
     import cakert
 
+    packages = installed_packages()
+    tried = {name: _why_not(REQUIREMENTS[name]) for name in REQUIREMENTS if name in packages}
     failures = import_extensions()
     broken = "cakert.runtime.driver" in failures
     problem = "the extension module that asks it cannot be imported"
@@ -295,12 +326,9 @@ def look_around_fully() -> Surroundings:
         root=Path("/"),
         import_path=tuple(sys.path),
         interpreter=look_at_interpreter(),
-        packages={
-            normalised(each.metadata["Name"]): each.version
-            for each in metadata.distributions()
-            if each.metadata["Name"]
-        },
+        packages=packages,
         package=Path(cakert.__file__).resolve().parent,
         driver=DriverState(problem=problem) if broken else ask_driver(),
         failures=failures,
+        unusable={name: reason for name, reason in tried.items() if reason},
     )
