@@ -39,6 +39,7 @@ KINDS = (
 """What a finding is about; docs/doctor.md says what each means."""
 
 _LARGEST_FILE = 256 << 20
+_LARGEST_MANIFEST = 1 << 20  # twenty times that of the package: parsed, it is many times larger
 
 # From sm_90 on the driver's own 1024 bytes stand in front of a block's shared memory, and ptxas
 # counts them in the file but not in what it prints, which is what the manifest records.
@@ -108,7 +109,7 @@ def verify(folder: Path) -> Verification:
         raise NotADirectoryError(f"{folder}: no such folder")
     look = _Look(folder)
     # Before it is parsed: a pipe of that name would never end.
-    if (folder / MANIFEST).exists() and look.read(MANIFEST) is None:
+    if (folder / MANIFEST).exists() and look.read(MANIFEST, _LARGEST_MANIFEST) is None:
         return Verification(folder, None, (), tuple(look.findings))
     try:
         manifest, problems = survey_manifest(folder)
@@ -141,14 +142,14 @@ class _Look:
     def add(self, file: str, kind: str, text: str) -> None:
         self.findings.append(Finding(file, kind, text))
 
-    def read(self, file: str) -> bytes | None:
+    def read(self, file: str, largest: int = _LARGEST_FILE) -> bytes | None:
         path = self.folder / file
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 self.add(file, "unreadable", "expected a regular file, actual: another kind")
-            elif status.st_size > _LARGEST_FILE:
-                reason = f"expected at most {_LARGEST_FILE} bytes, actual {status.st_size}"
+            elif status.st_size > largest:
+                reason = f"expected at most {largest} bytes, actual {status.st_size}"
                 self.add(file, "unreadable", reason)
             else:
                 return path.read_bytes()

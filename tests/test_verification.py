@@ -14,6 +14,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ from cakert.cubins.assembler import (
     BuildError,
     find_assembler,
     ptx_compiler,
+    ptx_geometry,
+    ptx_kernels,
     ptx_target,
     tool_folders,
 )
@@ -253,6 +256,9 @@ def test_other_kinds_of_file(folder, tmp_path):
     (folder / "manifest.json").unlink()
     os.mkfifo(folder / "manifest.json")
     assert list(found(folder)) == [("manifest.json", "unreadable")]
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").write_text("[" + "[]," * 350_000 + "0]")  # parsed: 30 times that
+    assert "at most 1048576 bytes" in found(folder)["manifest.json", "unreadable"]
     with pytest.raises(NotADirectoryError, match="no such folder"):
         verify(tmp_path / "nowhere")
 
@@ -369,6 +375,20 @@ def test_words_of_ptx():
         "release 13.1, V13.1.2"
     )
     assert ptx_compiler(".version 9.0\n") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\n", ".visible ", " ", ".global .b8 a_geometry[8] = {\n", "\n.visible\n\n", "a_geometry"],
+)
+def test_words_of_ptx_are_found_in_linear_time(text):
+    """A folder is data that nobody vouches for; a minute for 40 kB is what it once took."""
+    ptx = text * (4_000_000 // len(text))
+    start = time.perf_counter()
+    assert ptx_target(ptx) is None
+    assert ptx_kernels(ptx) == []
+    assert ptx_geometry(ptx) == {}
+    assert time.perf_counter() - start < 20
 
 
 # --- assembling again -----------------------------------------------------------------------------
@@ -584,6 +604,13 @@ def test_progress_and_colours_on_a_terminal_only(folder, tmp_path):
     assert done.stderr == ""
     assert "assembling" not in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_name_of_a_folder_cannot_steer_a_terminal(tmp_path, capsys):
+    (tmp_path / "a\x1b[31m\udcff").mkdir()
+    assert main(["verify", str(tmp_path / "a\x1b[31m\udcff")]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "a\\x1b[31m\\udcff: 1 findings" in last
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def show(verification: Verification, assembler: Assembler | None, seconds: float
         total += ": all as in the manifest"
     else:
         total += f": {len(verification.findings)} findings in {len(by_file)} files"
-    console.print(total, markup=False, soft_wrap=True)
+    console.print(printable(total), markup=False, soft_wrap=True)
     if assembler is not None:
         same = sum(cubin.rebuilt is True for cubin in verification.cubins)
         console.print(

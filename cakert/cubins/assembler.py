@@ -201,14 +201,16 @@ def assemble(ptxas: Path, ptx: bytes, stem: str, target: str) -> tuple[bytes, st
 
 # --- reading PTX ----------------------------------------------------------------------------------
 
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
-_TARGET = re.compile(r"^\s*\.target\s+(sm_\d+[af]?)\b", re.MULTILINE)
+# As nvcc writes it: each of these on one line. A pattern that ran on over line ends would take
+# quadratic time on a file of blank lines.
+_ENTRY = re.compile(r"^[ \t]*(?:\.visible[ \t]+|\.weak[ \t]+)?\.entry[ \t]+([\w$]+)", re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*\.target[ \t]+(sm_\d+[af]?)\b", re.MULTILINE)
 _COMPILER = re.compile(
     r"^// Cuda compilation tools, (release \d+\.\d+, V\d+\.\d+\.\d+)", re.MULTILINE
 )
 _GEOMETRY = re.compile(
-    r"^(?:\.visible\s+)?\.(?:const|global)\s+(?:\.align\s+\d+\s+)?\.(b8|b32|u32)\s+"
-    r"([\w$]+)_geometry\[(\d+)\]\s*(?:=\s*\{([^}]*)\})?;",
+    r"^(?:\.visible[ \t]+)?\.(?:const|global)[ \t]+(?:\.align[ \t]+\d+[ \t]+)?\.(b8|b32|u32)[ \t]+"
+    r"([\w$]+)_geometry\[(\d+)\][ \t]*(?:=[ \t]*\{([^}\n]*)\})?;",
     re.MULTILINE,
 )
 
@@ -246,11 +248,11 @@ def ptx_geometry(ptx: str) -> dict[str, tuple[int, int]]:
     found = {}
     for kind, name, length, values in _GEOMETRY.findall(ptx):
         expected = 8 if kind == "b8" else 2
-        numbers = [int(v, 0) for v in values.split(",")] if values.strip() else []
-        # The length is held first: the text is a file's, and may promise any number of zeros.
-        if int(length) != expected or len(numbers) > expected:
+        # Lengths first: the text is a file's, and may have or promise any number of values.
+        if int(length) != expected or values.count(",") >= expected:
             words = int(length) // (4 if kind == "b8" else 1)
             raise BuildError(f"{name}_geometry: expected 2 words, got {words}")
+        numbers = [int(v, 0) for v in values.split(",")] if values.strip() else []
         numbers += [0] * (expected - len(numbers))
         if kind == "b8":
             raw = bytes(numbers)
