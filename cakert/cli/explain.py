@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cakert.cli.options import positive
+from cakert.cli.options import positive, up_to
 
 if TYPE_CHECKING:
     from cakert.cli.mask_file import PatternFile
     from cakert.explanation import Explanation
 
 _NAMED = ("h200", "h100", "b200", "b300")
+_MOST_SMS = 1024  # several times those of any GPU; each takes memory, and a number in the JSON
 
 _EPILOG = """MASK is a .npy file with a mask, bool or integers (not 0: selected), of shape
 (heads, MB, NB) or, for all heads, (MB, NB); or a .npz file with block_mask; or q2k_indices and, if
@@ -60,7 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="h200",
         help="h200, h100, b200 or b300, without needing one; or cuda:N (default: h200)",
     )
-    add("--sms", type=positive, help="SMs of a device that is only named (default: as built)")
+    add("--sms", type=up_to(_MOST_SMS), help="SMs of a named device (default: as built)")
     add("--block", type=int, choices=(64, 128), default=64, help="tokens a block (default: 64)")
     add("--head-dim", type=int, choices=(64, 96, 128), default=128, help="(default: 128)")
     add("--dtype", choices=("float16", "bfloat16"), default="bfloat16", help="(default: bfloat16)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import struct
 import tokenize
 import zipfile
@@ -22,8 +23,8 @@ _NPY, _ZIP = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 # What numpy and zipfile raise for damaged files.
 _DAMAGE = (
     EOFError, KeyError, NotImplementedError, OSError, OverflowError, RuntimeError, SyntaxError,
-    TypeError, UnicodeError, ValueError, struct.error, tokenize.TokenError, zipfile.BadZipFile,
-    zlib.error,
+    TypeError, UnicodeError, ValueError, lzma.LZMAError, struct.error, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
