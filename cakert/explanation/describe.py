@@ -130,7 +130,8 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
         predicted = limits[bound]
     why, passed_over = why_this_family(route, shape, machine)
     head_density = by_head.mean(axis=1) / shape.kv_blocks
-    cause, reason = main_reason(machine, load, tiles, limits, costs, bound, head_density)
+    counts = _row_counts(selection.counts)
+    cause, reason = main_reason(machine, counts, load, tiles, limits, costs, bound, head_density)
     return Explanation(
         route=route.name,
         family=route.family,
@@ -142,7 +143,7 @@ def describe(plan: CakeVsaPlan, machine: Machine) -> Explanation:
         head_density=head_density,
         row_counts=by_head,
         heat=heat,
-        counts=_row_counts(selection.counts),
+        counts=counts,
         tiles=tiles,
         load=load,
         traffic=traffic,

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from cakert import routes
 from cakert.explanation.model import Costs, Rates, footprint_mib, start_us
-from cakert.explanation.records import Load, Machine, Shape, Tiles
+from cakert.explanation.records import Load, Machine, RowCounts, Shape, Tiles
 
 __all__ = ["main_reason", "notes_of", "why_this_family"]
 
@@ -46,6 +46,7 @@ def why_this_family(
 
 def main_reason(
     machine: Machine,
+    counts: RowCounts,
     load: Load,
     tiles: Tiles,
     limits: dict[str, float],
@@ -56,8 +57,8 @@ def main_reason(
     """Cause and sentence, as of ``Explanation``."""
     idle = 1 - load.busy / machine.sms
     if costs is None or bound is None:
-        if idle >= _IDLE:
-            return "idle SMs", _idle(load, machine)
+        if idle >= _IDLE and not _mostly_uneven(load, machine):
+            return "idle SMs", _idle(counts, load, machine)
         if load.imbalance >= _IMBALANCE:
             return "imbalance", _imbalance(load, head_density)
         return "unknown", (
@@ -80,21 +81,33 @@ def main_reason(
             f"{time:.1f} us"
         )
     if idle >= _IDLE:
-        return "idle SMs", _idle(load, machine)
+        if _mostly_uneven(load, machine):
+            return "imbalance", _imbalance(load, head_density)
+        return "idle SMs", _idle(counts, load, machine)
     longer = limits["longest SM"] / limits["even steps"]
     if min(longer, load.imbalance) >= _IMBALANCE:
         return "imbalance", _imbalance(load, head_density)
-    return "steps", (
-        f"all SMs are busy to the end, at {costs.step:.2f} us a step: the kernel's own rate, "
-        f"{limits['tensor core'] / time:.0%} of the tensor core's"
-    )
+    rate = f"the kernel's own rate, {limits['tensor core'] / time:.0%} of the tensor core's"
+    if load.longest * costs.alone > load.most * costs.step:
+        return "steps", (
+            f"the longest row has {load.longest:,} steps, most of them with little beside it on "
+            f"its SM: {costs.alone:.2f} us each, where rows side by side take {costs.step:.2f}; "
+            f"{rate}"
+        )
+    turn = f" and {costs.turn:.2f} us a pair of rows" if costs.turn else ""
+    return "steps", f"all SMs are busy to the end, at {costs.step:.2f} us a step{turn}: {rate}"
 
 
-def _idle(load: Load, machine: Machine) -> str:
-    return (
-        f"too few rows: {load.busy} of {machine.sms} SMs have work, the longest has "
-        f"{load.most:,} steps"
-    )
+def _mostly_uneven(load: Load, machine: Machine) -> bool:
+    """Whether SMs without work cost less than uneven work among those that have some."""
+    return load.busy > 0 and load.imbalance > (machine.sms / load.busy) ** 2
+
+
+def _idle(counts: RowCounts, load: Load, machine: Machine) -> str:
+    few = "too few rows"
+    if counts.empty:
+        few = f"{counts.empty:,} of {counts.rows:,} rows select nothing"
+    return f"{few}: {load.busy} of {machine.sms} SMs have work, the longest has {load.most:,} steps"
 
 
 def _imbalance(load: Load, head_density: npt.NDArray[np.float64]) -> str:

@@ -61,6 +61,48 @@ def test_few_long_rows_leave_sms_idle(rng, h200):
     assert f"{e.load.busy} of 132 SMs" in e.reason
 
 
+def test_one_long_row_among_short_ones_is_no_lack_of_rows(h200):
+    """Half of the SMs are idle, and the others wait for one: more rows would change little."""
+    mask = np.zeros((1, 66, 300), bool)
+    mask[..., 0] = mask[0, 0] = True
+    e = cause_of(h200, mask)
+    assert e.load.busy < 100
+    assert e.cause == "imbalance"
+    assert "cannot be divided" in e.reason
+    with sim.device("sm_100a") as device:
+        assert cause_of(device, mask).cause == "imbalance"
+
+
+def test_rows_that_an_update_empties_are_named(h200):
+    mask = np.ones((4, 400, 64), bool)
+    with sim.device("sm_100a") as other:
+        for device, left in ((h200, 40), (other, 40), (other, 0)):
+            plan = plan_of(device, mask)
+            mask_now = np.zeros_like(mask)
+            mask_now[0, :left] = True
+            cakert.update_cake_vsa(plan, block_mask=mask_now)
+            e = cakert.explain(plan)
+            assert e.cause == "idle SMs"
+            assert e.reason.startswith(f"{1600 - left:,} of 1,600 rows select nothing: ")
+
+
+def test_a_row_that_is_alone_on_its_sm(h200):
+    """All SMs have about the same steps, but most of them not two rows at a time."""
+    mask = np.zeros((1, 200, 200), bool)
+    mask[:, :132, :100] = mask[:, 132:, :10] = True
+    e = cause_of(h200, mask)
+    assert (e.family, e.cause) == ("sm90", "steps")
+    assert e.predicted_us == pytest.approx(e.limits["longest SM"])
+    assert "0.71 us each, where rows side by side take 0.55" in e.reason
+    assert "busy to the end" not in e.reason
+
+
+def test_pairs_of_short_rows_take_turns(h200):
+    e = cause_of(h200, np.ones((1, 4096, 1), bool))
+    assert (e.family, e.cause) == ("sm90_group", "steps")
+    assert "1.84 us a step and 1.60 us a pair of rows" in e.reason
+
+
 def test_a_dense_mask_is_bound_by_the_kernel(rng, h200):
     e = cause_of(h200, np.ones((4, 132, 132), bool))
     assert e.cause == "steps"
