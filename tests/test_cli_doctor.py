@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -670,6 +671,21 @@ def test_tree_without_extension_modules(tmp_path):
     found = cases_of(done)["extensions-missing"]
     assert f"fail in {tmp_path / 'cakert'}" in found["found"]
     assert "pip install -e ." in found["mend"]
+    assert json.loads(done.stdout)["works"]["simulator"] is False
+
+
+def test_extension_modules_that_are_cut_short(tmp_path):
+    """Of an installation that ran out of disk: importing one ends the process by a signal."""
+    shutil.copytree(PACKAGE, tmp_path / "cakert", ignore=shutil.ignore_patterns("__pycache__"))
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    with (tmp_path / f"cakert/runtime/memory{suffix}").open("r+b") as file:
+        file.truncate(5000)
+    env = {**os.environ, "PYTHONPATH": ""}
+    done = command("doctor", "--json", cwd=tmp_path, env=env)
+    assert done.returncode == 1, done.stderr
+    found = cases_of(done)["extensions-broken"]
+    assert f"cakert.runtime.memory: memory{suffix} has 5000 of " in found["found"]
+    assert "--force-reinstall" in found["mend"]
     assert json.loads(done.stdout)["works"]["simulator"] is False
 
 

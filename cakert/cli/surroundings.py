@@ -13,6 +13,7 @@ import io
 import os
 import platform
 import re
+import struct
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -205,10 +206,32 @@ def look_at_interpreter() -> Interpreter:
     )
 
 
-def import_extensions() -> dict[str, str]:
-    """Import each extension module; those that fail, with the reason."""
-    reasons = {name: _why_not(name) for name in EXTENSIONS}
+def import_extensions(package: Path) -> dict[str, str]:
+    """Import each extension module of the package; those that fail, with the reason.
+
+    Where a file is cut short none is imported: the end of this process would be a bus error.
+    """
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    stems = {name: package.joinpath(*name.split(".")[1:]) for name in EXTENSIONS}
+    reasons = {name: _cut_short(Path(f"{stem}{suffix}")) for name, stem in stems.items()}
+    if not any(reasons.values()):
+        reasons = {name: _why_not(name) for name in EXTENSIONS}
     return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _cut_short(library: Path) -> str:
+    """How much of a shared library is there, by its table of sections, which is at its end."""
+    try:
+        with library.open("rb") as file:
+            header, size = file.read(64), os.fstat(file.fileno()).st_size
+    except OSError:
+        return ""  # what the import says is better
+    if len(header) < 64 or header[:6] != b"\x7fELF\2\1":
+        return ""
+    (offset,) = struct.unpack_from("<Q", header, 40)
+    entry, count = struct.unpack_from("<HH", header, 58)
+    whole = offset + entry * count
+    return f"{library.name} has {size} of {whole} bytes" if size < whole else ""
 
 
 def _why_not(module: str) -> str:
@@ -318,8 +341,9 @@ def look_around_fully() -> Surroundings:
 
     packages = installed_packages()
     tried = {name: _why_not(REQUIREMENTS[name]) for name in REQUIREMENTS if name in packages}
-    failures = import_extensions()
-    broken = "cakert.runtime.driver" in failures
+    package = Path(cakert.__file__).resolve().parent
+    failures = import_extensions(package)
+    broken = "cakert.runtime.driver" not in sys.modules
     problem = "the extension module that asks it cannot be imported"
     return Surroundings(
         environ=dict(os.environ),
@@ -327,7 +351,7 @@ def look_around_fully() -> Surroundings:
         import_path=tuple(sys.path),
         interpreter=look_at_interpreter(),
         packages=packages,
-        package=Path(cakert.__file__).resolve().parent,
+        package=package,
         driver=DriverState(problem=problem) if broken else ask_driver(),
         failures=failures,
         unusable={name: reason for name, reason in tried.items() if reason},
