@@ -689,6 +689,29 @@ def test_extension_modules_that_are_cut_short(tmp_path):
     assert json.loads(done.stdout)["works"]["simulator"] is False
 
 
+def test_driver_that_nobody_could_ask(tmp_path):
+    """Extension modules that are broken say nothing of driver, container and GPUs."""
+    here = both(
+        file(".dockerenv"), driver(gpus=(), version=None, problem="not asked", asked=False)
+    )(healthy(tmp_path), tmp_path)
+    results = run_checks(here)
+    assert worst(results) == "note"
+    assert "devices-none" in {each.case for each in results}
+    assert not {each.check for each in results if each.level == "note"} - {"devices"}
+    assert what_works(here, results).gpu == ()
+
+
+def test_libcuda_is_found_without_extension_modules():
+    code = "import sys\nsys.modules['cuda.bindings'] = None\n"
+    call = "from cakert.cli.main import main; sys.exit(main(['doctor', '--json']))"
+    done = run_with_stub(code + call, check=False)
+    found = cases_of(done)
+    assert "extensions-need" in found
+    assert "libcuda-missing" not in found
+    assert "not asked" in found["driver-none"]["found"]
+    assert not any(each["check"] == "driver" and each["level"] != "ok" for each in found.values())
+
+
 def test_no_framework_is_imported(capsys):
     before = set(sys.modules)
     main(["doctor"])

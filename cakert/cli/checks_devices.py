@@ -52,7 +52,9 @@ def devices(here: Surroundings) -> list[Result]:
     """The GPUs, and whether the shipped cubins fit them."""
     if not here.driver.gpus:
         # A driver that does not answer at all has its own check.
-        answers = here.driver.library and here.driver.status in (0, _NO_DEVICE)
+        answers = (
+            here.driver.asked and here.driver.library and here.driver.status in (0, _NO_DEVICE)
+        )
         if answers and here.module_gpus() and not here.hides_gpus():
             found = f"the kernel module has {here.module_gpus()} GPUs, the driver shows none"
             return [Result("devices-unseen", found)]

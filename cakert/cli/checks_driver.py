@@ -68,6 +68,8 @@ def container(here: Surroundings) -> list[Result]:
         return [Result("container-ok", "not in a container of docker or podman")]
     if here.driver.gpus:
         return [Result("container-ok", "a container that has its GPUs")]
+    if not here.driver.asked:
+        return [Result("container-ok", f"a container; GPUs {here.driver.problem}")]
     capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
     if capabilities and not {"all", "compute"} & {each.strip() for each in capabilities.split(",")}:
         found = f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"
@@ -132,6 +134,8 @@ def driver(here: Surroundings) -> list[Result]:
         return [Result("driver-forked", state.problem)]
     if not state.library:
         return [Result("driver-none", "none to initialise")]
+    if not state.asked:
+        return [Result("driver-none", state.problem)]
     if state.status in _TOO_OLD:
         return [Result("driver-old", state.problem)]
     if state.version is not None and state.version < NEEDED:

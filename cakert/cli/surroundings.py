@@ -54,6 +54,8 @@ class DriverState:
         What the dynamic loader says where there is no libcuda.
     version
         Newest CUDA version that it offers, as 13000.
+    asked
+        Whether it was used at all: not where our extension module for that cannot be imported.
     """
 
     library: str = ""
@@ -64,6 +66,7 @@ class DriverState:
     forked: bool = False
     version: int | None = None
     gpus: tuple[Gpu, ...] = ()
+    asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -280,8 +283,18 @@ def ask_driver() -> DriverState:
         state = DriverState(problem=str(problem), loader=_loader_text())
     except CudaError as problem:
         state = DriverState(problem=str(problem), status=problem.status, hint=problem.hint)
-    library = loaded_libcuda(Path("/proc/self/maps").read_text(errors="replace"))
-    return replace(state, library=library)
+    return replace(state, library=_library())
+
+
+def driver_unasked() -> DriverState:
+    """What can be said of the driver without the extension module that uses it."""
+    loader = _loader_text()
+    problem = "not asked: the extension module that asks it cannot be imported"
+    return DriverState(library=_library(), loader=loader, problem=problem, asked=False)
+
+
+def _library() -> str:
+    return loaded_libcuda(Path("/proc/self/maps").read_text(errors="replace"))
 
 
 def _loader_text() -> str:
@@ -343,8 +356,7 @@ def look_around_fully() -> Surroundings:
     tried = {name: _why_not(REQUIREMENTS[name]) for name in REQUIREMENTS if name in packages}
     package = Path(cakert.__file__).resolve().parent
     failures = import_extensions(package)
-    broken = "cakert.runtime.driver" not in sys.modules
-    problem = "the extension module that asks it cannot be imported"
+    can_ask = "cakert.runtime.driver" in sys.modules
     return Surroundings(
         environ=dict(os.environ),
         root=Path("/"),
@@ -352,7 +364,7 @@ def look_around_fully() -> Surroundings:
         interpreter=look_at_interpreter(),
         packages=packages,
         package=package,
-        driver=DriverState(problem=problem) if broken else ask_driver(),
+        driver=ask_driver() if can_ask else driver_unasked(),
         failures=failures,
         unusable={name: reason for name, reason in tried.items() if reason},
     )
