@@ -83,7 +83,7 @@ CASES: dict[str, Case] = {
         "trouble",
         "it is installed, but cannot be imported: its files are damaged, or another module of that "
         "name comes first on the path",
-        "pip install --force-reinstall --no-deps {package}=={version}; or start from elsewhere",
+        "pip install --force-reinstall {package}=={version}; or start from elsewhere",
     ),
     "bindings-other": Case(
         "packages",
