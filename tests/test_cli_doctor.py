@@ -630,6 +630,15 @@ def test_without_requirements_the_doctor_still_answers():
     assert re.fullmatch(r"cakert: error: .*rich.* \(`cakert doctor` says .*\)\n", done.stderr)
 
 
+def test_requirements_that_a_command_misses_while_it_runs():
+    done = command("info", code="sys.modules['cuda.bindings'] = None")
+    assert done.returncode == 1
+    assert re.fullmatch(r"cakert: error: .*cuda.* \(`cakert doctor` says .*\)\n", done.stderr)
+    done = command("completion", "bash", code="sys.modules['shtab'] = None")
+    assert done.returncode == 1
+    assert done.stderr.endswith(": pip install 'cakert[completion]'\n")
+
+
 def test_numpy_that_cannot_be_imported():
     """Extension modules then print a traceback each, and their own reinstallation is no mend."""
     done = command("doctor", "--json", code="sys.modules['numpy'] = None")

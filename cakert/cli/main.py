@@ -50,6 +50,15 @@ def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
+def _reason(problem: BaseException) -> str:
+    """The message as one line; where a requirement is missing with who mends that."""
+    text = one_line(problem)
+    # Optional packages are named with their command, requirements are not.
+    if isinstance(problem, ImportError) and "pip install" not in text:
+        text += " (`cakert doctor` says how to mend it)"
+    return text
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -75,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as problem:
         # Requirements of the package are missing: the doctor needs none of them.
         if arguments[:1] != ["doctor"]:
-            reason = f"{one_line(problem)} (`cakert doctor` says how to mend it)"
-            print(f"cakert: error: {reason}", file=sys.stderr)
+            print(f"cakert: error: {_reason(problem)}", file=sys.stderr)
             return 1
         parser = build_parser(broken=True)
     wrap_descriptions(parser)
@@ -94,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What the package raises for wrong input, missing files, a failing driver or little memory.
     # Anything else is a bug, and its traceback is wanted.
     except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as problem:
-        print(f"cakert: error: {one_line(problem)}", file=sys.stderr)
+        print(f"cakert: error: {_reason(problem)}", file=sys.stderr)
         return 1
     return status
 
