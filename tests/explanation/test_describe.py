@@ -59,6 +59,13 @@ def test_counts_are_those_of_the_mask(case, rng, h200, monkeypatch):
     )
 
 
+def test_distinct_tiles_are_those_of_each_kv_head(h200):
+    mask = np.zeros((4, 67, 21), bool)
+    mask[:2, :, :3] = mask[2:, :, :9] = True
+    e = cakert.explain(plan_of(h200, mask, kv_heads=2))
+    assert e.tiles.distinct == 3 + 9
+
+
 def test_large_masks_are_averaged_into_patches(rng, h200):
     mask = random_mask(rng, 2, 150, 211)
     heat = cakert.explain(plan_of(h200, mask)).heat

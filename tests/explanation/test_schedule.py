@@ -127,3 +127,11 @@ def test_rows_are_dealt_in_the_order_of_the_plan(route, rng, h200):
     steps = np.concatenate([np.sort(each)[::-1] for each in counts])
     assert e.load.grid == 300
     assert np.array_equal(e.load.sm_steps, schedule.dealt_in_order(steps, 132).steps)
+
+
+def test_rows_that_all_run_at_once_are_dealt_in_grid_order(rng, h200):
+    mask = random_mask(rng, 2, 100, 20, 0.4)
+    e = cakert.explain(plan_of(h200, mask))
+    assert (e.family, e.load.grid) == ("sm90", 200)
+    steps = mask.sum(axis=2).reshape(-1)
+    assert np.array_equal(e.load.sm_steps, schedule.dealt_in_order(steps, 132).steps)
