@@ -19,6 +19,7 @@ __all__ = [
     "__version__",
     "check_cake_vsa",
     "explain",
+    "inspect",
     "plan_cake_vsa",
     "reference",
     "run_cake_vsa",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from cakert import reference, sim
+    from cakert import inspect, reference, sim
     from cakert.errors import CubinError, CudaError
     from cakert.explanation import explain
     from cakert.runtime.library import Kernel, Launcher, Library
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_MODULES = ("reference", "sim")
+_MODULES = ("inspect", "reference", "sim")
 _HOMES = {
     "CubinError": "cakert.errors",
     "CudaError": "cakert.errors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import re
 import sys
@@ -104,6 +105,23 @@ def test_every_page_is_in_the_table_of_contents(project):
     }
     missing = {name for name in found - {"index"} if not any(map(Path(name).match, listed))}
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "package", ["cakert", "cakert.explanation", "cakert.inspect", "cakert.sim"]
+)
+def test_every_public_name_is_in_the_reference(project, package):
+    module = importlib.import_module(package)
+    described: set[str] = set()
+    for page in (project / "docs" / "api").glob("*.rst"):
+        here = ""
+        for directive, name in re.findall(r"^\.\. ([\w:]+):: ([\w.]+)", page.read_text(), re.M):
+            if directive in ("currentmodule", "automodule"):
+                here = name
+            described.add(name if name.startswith("cakert.") else f"{here}.{name}")
+    public = {n for n in module.__all__ if callable(getattr(module, n))}
+    missing = {n for n in public if not {f"{package}.{n}", f"cakert.{n}"} & described}
+    assert public and not missing
 
 
 def test_nothing_is_left_to_be_filled_in(project):

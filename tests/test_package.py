@@ -69,6 +69,11 @@ def test_public_names():
         cakert.nothing  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["inspect.inspect_file", "reference.attention", "sim.Gpu"])
+def test_what_pages_call_is_there_after_import_cakert(name):
+    python(f"import cakert; cakert.{name}")
+
+
 def test_version_is_the_one_of_the_project(project):
     text = (project / "pyproject.toml").read_text()
     assert re.search(r'^version = "([^"]+)"$', text, re.MULTILINE).group(1) == cakert.__version__

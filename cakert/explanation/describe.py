@@ -37,7 +37,7 @@ def explain(plan: dict[str, Any]) -> Explanation:
 
     Returns
     -------
-    An :class:`Explanation`: ``print`` it, ``draw`` it, or read its attributes.
+    An :class:`~cakert.explanation.Explanation` to ``print``, to ``draw``, or to read.
 
     Raises
     ------
