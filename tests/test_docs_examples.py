@@ -202,6 +202,13 @@ def test_pages_have_commands():
 
 
 @pytest.mark.parametrize("page", COMMANDS)
+def test_no_shell_expands_what_a_command_of_a_page_holds(page):
+    """Zsh refuses a word with brackets outside of quotes that matches no file."""
+    for command in COMMANDS[page]:
+        assert not set("[]*?") & set(re.sub(r"'[^']*'", "", command)), command
+
+
+@pytest.mark.parametrize("page", COMMANDS)
 def test_commands_of_a_page(page, tmp_path):
     """In the order of the page: one may read what another has written."""
     fill(tmp_path)

@@ -72,7 +72,7 @@ SHOTS = [
     Shot(
         "run",
         "cakert run scale.ptx --device sim:sm_90a --grid 4 --block 256 "
-        "--arg x:f32[1000]=iota --arg f:f32=2 --arg n:u32=1000",
+        "--arg 'x:f32[1000]=iota' --arg f:f32=2 --arg n:u32=1000",
     ),
     Shot("explain-text", "cakert explain mask.npy", columns=116),
     Shot("damaged", "cakert inspect damaged.cubin", status=1),
