@@ -196,6 +196,7 @@ def test_info_describes_cubins(tmp_path):
         assert target in row.split(".cubin", 1)[1]
         assert entry.kernels[0].name in row
         assert entry.file in row
+        assert ("9.x from 9.0 on" if target == "sm_90" else " alone ") in row
 
 
 @pytest.mark.parametrize(

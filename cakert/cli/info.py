@@ -13,6 +13,7 @@ from cakert.cli.console import capability_text, make_console, make_table
 from cakert.cli.devices import Machine, cuda_text, look_around
 from cakert.cubins import TARGETS_OF, CubinStore, describe_image, store
 from cakert.errors import MINIMUM_DRIVER, CubinError
+from cakert.inspect.fit import where
 
 _EPILOG = """examples:
   cakert info                  versions, driver, GPUs, and the shipped cubins
@@ -152,18 +153,17 @@ def show_files(files: list[Path]) -> int:
         target = info.target
         if target == "unknown":
             target = f"unknown (e_flags {info.flags:#010x})"
-        runs_on = tuple(c for c, targets in sorted(TARGETS_OF.items()) if info.target in targets)
         rows.append(
             [
                 path.name,
                 target,
-                capability_text(runs_on),
+                where(info.target),
                 "\n".join(info.kernels) or "none",
                 info.toolkit,
                 shipped.get(hashlib.sha256(data).hexdigest(), "no"),
             ]
         )
-    columns = ["file", "target", "runs here on", "kernels", "assembled by", "shipped as"]
+    columns = ["file", "target", "runs on", "kernels", "assembled by", "shipped as"]
     make_console().print(make_table("cubins", columns, rows))
     return 0
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from cakert.inspect.records import CubinRecord, PtxRecord
 
-__all__ = ["best_cubin", "ptx_loads_on", "rank", "runs_on", "why_not"]
+__all__ = ["best_cubin", "ptx_loads_on", "rank", "runs_on", "where", "why_not"]
 
 Capability = tuple[int, int]
 
@@ -104,15 +104,28 @@ def _named(capability: Capability) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def _needs(cubin: CubinRecord) -> str:
-    """What a cubin runs on, as in "sm_90a (compute capability 9.0 alone)"."""
-    parts = _parts(cubin.target)
+def where(target: str) -> str:
+    """The compute capabilities that machine code for a target runs on, in words.
+
+    Returns
+    -------
+    str
+        "9.0 alone" for "sm_90a", "8.x from 8.6 on" for "sm_86"; "unknown" where the target is.
+    """
+    parts = _parts(target)
     if parts is None:
-        return f"an unknown architecture (e_flags {cubin.flags:#010x})"
+        return "unknown"
     built_for, suffix = parts
     if suffix == "a" or built_for in _TEGRA:
-        return f"{cubin.target} (compute capability {_named(built_for)} alone)"
-    return f"{cubin.target} (compute capability {built_for[0]}.x from {_named(built_for)} on)"
+        return f"{_named(built_for)} alone"
+    return f"{built_for[0]}.x from {_named(built_for)} on"
+
+
+def _needs(cubin: CubinRecord) -> str:
+    """What a cubin runs on, as in "sm_90a (compute capability 9.0 alone)"."""
+    if _parts(cubin.target) is None:
+        return f"an unknown architecture (e_flags {cubin.flags:#010x})"
+    return f"{cubin.target} (compute capability {where(cubin.target)})"
 
 
 def _toolkit(text: str) -> tuple[int, int] | None:

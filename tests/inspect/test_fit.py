@@ -9,7 +9,7 @@ import pytest
 from cakert.cubins import TARGETS_OF, store
 from cakert.errors import STATUS_TABLE
 from cakert.inspect import CubinRecord, PtxRecord, inspect_file
-from cakert.inspect.fit import best_cubin, ptx_loads_on, rank, runs_on, why_not
+from cakert.inspect.fit import best_cubin, ptx_loads_on, rank, runs_on, where, why_not
 
 
 def cubin(target: str, **fields) -> CubinRecord:
@@ -47,6 +47,20 @@ def cubin(target: str, **fields) -> CubinRecord:
 def test_where_machine_code_runs(target, runs, does_not):
     assert all(runs_on(target, capability) for capability in runs)
     assert not any(runs_on(target, capability) for capability in does_not)
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("sm_80", "8.x from 8.0 on"),
+        ("sm_87", "8.7 alone"),
+        ("sm_90a", "9.0 alone"),
+        ("sm_103f", "10.x from 10.3 on"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_where_machine_code_runs_in_words(target, text):
+    assert where(target) == text
 
 
 def test_it_agrees_with_the_stores_table():
