@@ -222,6 +222,21 @@ def test_info_of_a_bad_file_is_one_line(tmp_path, content, reason):
     assert_one_line_error(command("info", path), "bad.cubin", reason)
 
 
+@pytest.mark.parametrize("name", ["info", "inspect", "load", "verify"])
+@pytest.mark.parametrize("sound", [True, False])
+def test_the_name_of_a_file_cannot_steer_a_terminal(tmp_path, name, sound):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/x\x1b[31m\ny\xff.cubin"))
+    if name != "verify":
+        data = store().read(store().entries[0])
+        path.write_bytes(data if sound else data[:99])
+    elif sound:
+        path.mkdir()
+    done = command(name, path, env={"PYTHONIOENCODING": "utf-8:strict"})
+    printed = done.stdout + done.stderr
+    assert "\x1b" not in printed and "codec" not in printed
+    assert "\\x1b[31m" in printed or name == "load"  # no GPU: not a word of a sound file
+
+
 # --- a damaged installation -----------------------------------------------------------------------
 
 

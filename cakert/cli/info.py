@@ -11,6 +11,7 @@ from pathlib import Path
 from cakert import __version__
 from cakert.cli.console import capability_text, make_console, make_table
 from cakert.cli.devices import Machine, cuda_text, look_around
+from cakert.cli.text import printable
 from cakert.cubins import TARGETS_OF, CubinStore, describe_image, store
 from cakert.errors import MINIMUM_DRIVER, CubinError
 from cakert.inspect.fit import where
@@ -155,11 +156,11 @@ def show_files(files: list[Path]) -> int:
             target = f"unknown (e_flags {info.flags:#010x})"
         rows.append(
             [
-                path.name,
+                printable(path.name),
                 target,
                 where(info.target),
-                "\n".join(info.kernels) or "none",
-                info.toolkit,
+                "\n".join(map(printable, info.kernels)) or "none",
+                printable(info.toolkit),
                 shipped.get(hashlib.sha256(data).hexdigest(), "no"),
             ]
         )

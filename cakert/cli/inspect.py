@@ -185,7 +185,7 @@ def show_file(file: Inspection, code: list[dict[str, Disassembly]] | None = None
     console = make_console()
     codes = iter(code or ())
     if file.cubin is not None:
-        _show_cubin(console, f"{file.name}: ", file.cubin)
+        _show_cubin(console, f"{printable(file.name)}: ", file.cubin)
         _show_code(console, next(codes, {}))
         return
     rows = []
@@ -196,7 +196,7 @@ def show_file(file: Inspection, code: list[dict[str, Disassembly]] | None = None
     kind = kinds.get(file.kind, "host file with fatbins")
     columns = ["fatbin", "kind", "arch", "target", "compression", "stored", "size", "kernels",
                "source"]  # fmt: skip
-    heading = f"{file.name}: {kind}, {file.size} bytes"
+    heading = f"{printable(file.name)}: {kind}, {file.size} bytes"
     console.print(Text(heading, style="bold"), soft_wrap=True)
     console.print(make_table(f"images: {len(rows)}", columns, rows))
     for number, fatbin in enumerate(file.fatbins, 1):
@@ -229,7 +229,7 @@ def show_comparison(comparison: Comparison) -> None:
             sides = [_change_text(before), _change_text(after)]
             rows.append([kernel, change.target, field, *sides])
     console = make_console()
-    title = f"{comparison.before} -> {comparison.after}"
+    title = f"{printable(comparison.before)} -> {printable(comparison.after)}"
     if rows:
         columns = ["kernel", "target", "what", "before", "after"]
         console.print(make_table(title, columns, rows))

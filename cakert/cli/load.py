@@ -312,7 +312,7 @@ def _taken_text(image: Image, capability: tuple[int, int]) -> str:
 def show(console: Console, file: Inspection, device: Device, images: list[LoadedImage]) -> None:
     """Print a table for each image, or the reason for which it is not loaded."""
     capability = capability_text((device.capability,))
-    title = f"{file.name} on cuda:{device.ordinal}, {device.name} ({capability})"
+    title = f"{printable(file.name)} on cuda:{device.ordinal}, {device.name} ({capability})"
     console.print(Text(title, style="bold"), soft_wrap=True)
     for loaded in images:
         place = f"{loaded.image.title}: " if loaded.image.title else ""
@@ -409,5 +409,6 @@ def run(args: argparse.Namespace) -> int:
     what = f"{len(failed)} of {len(images)} images" if len(images) > 1 else "the image"
     reasons = [failed[0].problem, *(kernel.problem for kernel in failed[0].kernels)]
     reason = next(filter(None, reasons))
-    print(f"cakert: error: {args.file}: {what} not loaded: {printable(reason)}", file=sys.stderr)
+    error = printable(f"cakert: error: {args.file}: {what} not loaded: {reason}")
+    print(error, file=sys.stderr)
     return 1

@@ -140,7 +140,7 @@ def show(verification: Verification, assembler: Assembler | None, seconds: float
     manifest = verification.manifest
     count = len(verification.cubins)
     kernels = sum(len(cubin.kernels) for cubin in verification.cubins)
-    total = f"{count} cubins with {kernels} kernels in {verification.folder}"
+    total = f"{count} cubins with {kernels} kernels in {printable(str(verification.folder))}"
     if manifest is not None:
         toolkit = manifest.toolkit
         total += f", toolkit {printable(toolkit['version'])} ({printable(toolkit['build'])})"
@@ -152,7 +152,7 @@ def show(verification: Verification, assembler: Assembler | None, seconds: float
     if assembler is not None:
         same = sum(cubin.rebuilt is True for cubin in verification.cubins)
         console.print(
-            f"{same} of {count} assembled again with {assembler.ptxas} "
+            f"{same} of {count} assembled again with {printable(str(assembler.ptxas))} "
             f"({assembler.version.version}, {assembler.origin}) to the same bytes, {seconds:.0f} s",
             markup=False,
             soft_wrap=True,
