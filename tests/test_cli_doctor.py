@@ -369,6 +369,18 @@ def test_what_works(case, gpu_works, simulator, tmp_path):
     assert works.simulator is simulator
 
 
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+def test_nvdisasm_of_a_toolkit_is_found_where_inspect_finds_it(tmp_path, variable):
+    program = tmp_path / "toolkit" / "bin" / "nvdisasm"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    here = installed(nvidia_cuda_nvdisasm=None)(healthy(tmp_path / "root"), tmp_path)
+    assert [each.case for each in CHECKS["extras"](here)] == ["extra-nvdisasm"]
+    here = environ(**{variable: str(tmp_path / "toolkit")})(here, tmp_path)
+    assert [each.case for each in CHECKS["extras"](here)] == ["extras-ok"]
+
+
 def test_a_machine_without_gpu_is_no_trouble(tmp_path):
     here = BARE(healthy(tmp_path), tmp_path)
     assert worst(run_checks(here)) == "note"

@@ -116,8 +116,8 @@ CASES: dict[str, Case] = {
     "extra-nvdisasm": Case(
         "extras",
         "note",
-        "`cakert inspect` needs none, but it shows no machine code, which nvdisasm does",
-        "pip install nvidia-cuda-nvdisasm",
+        "`cakert inspect --sass` shows machine code with it; nothing else needs it",
+        "pip install 'cakert[sass]'",
     ),
     # --- store ---
     "store-ok": Case("store", "ok", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -113,9 +114,12 @@ def extras(here: Surroundings) -> list[Result]:
     wanted = INSPECT_EXTRA if here.interpreter.version >= (3, 11) else INSPECT_EXTRA[1:]
     if missing := [name for name in wanted if name not in here.packages]:
         results.append(Result("extra-inspect", f"not installed: {', '.join(missing)}"))
-    on_path = shutil.which("nvdisasm", path=here.environ.get("PATH", ""))
-    if on_path is None and "nvidia-cuda-nvdisasm" not in here.packages:
-        results.append(Result("extra-nvdisasm", "no nvdisasm on PATH or from pip"))
+    # Where cakert/inspect/sass.py looks, which cannot be imported without pyelftools.
+    homes = [here.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [here.environ.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
+    found = shutil.which("nvdisasm", path=os.pathsep.join(folders))
+    if found is None and "nvidia-cuda-nvdisasm" not in here.packages:
+        results.append(Result("extra-nvdisasm", "no nvdisasm on PATH, in CUDA_HOME or from pip"))
     return results or [Result("extras-ok", f"{', '.join(wanted)}, nvdisasm")]
 
 
