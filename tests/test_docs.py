@@ -115,7 +115,9 @@ def test_every_public_name_is_in_the_reference(project, package):
     described: set[str] = set()
     for page in (project / "docs" / "api").glob("*.rst"):
         here = ""
-        for directive, name in re.findall(r"^\.\. ([\w:]+):: ([\w.]+)", page.read_text(), re.M):
+        for directive, name in re.findall(
+            r"^\.\. ([\w:]+):: ([\w.]+)", page.read_text(), re.MULTILINE
+        ):
             if directive in ("currentmodule", "automodule"):
                 here = name
             described.add(name if name.startswith("cakert.") else f"{here}.{name}")

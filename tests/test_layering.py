@@ -36,6 +36,7 @@ LAYERS = [
 ]
 NUMPY_ONLY = ("cakert.planner", "cakert.groups", "cakert.routes", "cakert.errors")
 FRAMEWORKS = {"torch", "jax", "cupy"}
+MODULES = ("inspect", "reference", "sim")  # public names of cakert that are modules
 
 
 def layer_of(module):
@@ -52,7 +53,7 @@ def from_import(base, names):
     if base not in ("cakert", "cakert.inspect", "cakert.runtime"):
         return [base]
     return [
-        base if name in cakert.__all__ and name not in ("reference", "sim") else f"{base}.{name}"
+        base if name in cakert.__all__ and name not in MODULES else f"{base}.{name}"
         for name in names
     ]
 
