@@ -126,6 +126,17 @@ def test_every_public_name_is_in_the_reference(project, package):
     assert public and not missing
 
 
+@pytest.mark.parametrize("package", ["cli", "cubins", "explanation", "inspect"])
+def test_every_module_is_on_the_map(project, package):
+    text = (project / "docs" / "architecture.md").read_text()
+    part = text[text.index(f"Inside `cakert/{package}/`") :]
+    end = part.find("\nInside `", 1)
+    named = set(re.findall(r"\w+", part[: part.index("\n## ") if end < 0 else end]))
+    folder = Path(importlib.import_module(f"cakert.{package}").__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+    assert sorted(modules - named) == []
+
+
 def test_nothing_is_left_to_be_filled_in(project):
     for page in pages(project):
         assert not re.findall(r"@[A-Z]+@|TODO|TBD|FIXME", page.read_text()), page.name
