@@ -14,6 +14,7 @@ from cakert.cli.text import one_line
 
 _EPILOG = """examples:
   cakert doctor          what works here, and how to mend what does not
+  cakert inspect FILE    what is in a cubin, a fatbin or a library
   cakert demo            block-sparse attention on a GPU, or on the simulator
   cakert demo --help     options and examples of one command
 
@@ -27,7 +28,9 @@ def build_parser(*, broken: bool = False) -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="cakert",
-        description="Precompiled block-sparse attention kernels: see what is here, and try it.",
+        description="Precompiled CUDA kernels: what is in a file of any compiler, whether it loads "
+        "here, what it does when it runs; why a mask of block-sparse attention is slow; and what "
+        "is wrong with this machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
