@@ -18,6 +18,7 @@ from cakert.cli.console import (
     make_console,
     make_table,
 )
+from cakert.cli.devices import cuda_text
 from cakert.cli.options import extents, gpu, size
 from cakert.cli.text import printable
 from cakert.errors import CudaError
@@ -152,7 +153,7 @@ class Loader:
         """What a report of the failure needs to name, whatever its reason."""
         held = [f"{one.target} by {printable(one.toolkit)}" for one in image.cubins]
         held += [f"PTX {one.version} for {one.target}" for one in image.ptx]
-        versions = f"driver for CUDA {version_text(self.driver_version)}"
+        versions = f"driver for CUDA {cuda_text(self.driver_version)}"
         capability = capability_text((self.device.capability,))
         code = ", ".join(dict.fromkeys(held)) or "neither a cubin nor PTX"
         return f"file: {code}; {versions}; device: {capability}"
@@ -205,13 +206,6 @@ class Loader:
             )
         except (CudaError, ValueError) as problem:
             return None, f"no occupancy: {problem}"
-
-
-def version_text(version: int) -> str:
-    """What cuDriverGetVersion gives, for people: 13000 as "13.0"."""
-    from cakert.runtime import driver
-
-    return driver.version_text(version)
 
 
 def find_device(ordinal: int) -> tuple[Device, int]:
@@ -369,7 +363,7 @@ def as_json(
             "name": device.name,
             "capability": capability_text((device.capability,)),
         },
-        "driver_cuda": version_text(driver_version),
+        "driver_cuda": cuda_text(driver_version),
         "images": [
             {
                 "place": loaded.image.title or None,
