@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from helpers.stub import run_with_stub
 
 import cakert
 from cakert.cli import problem as demo_problem
+from cakert.cli.main import main
 from cakert.cubins import store
 
 
@@ -120,6 +123,43 @@ def test_a_name_that_the_encoding_does_not_have(tmp_path):
     done = command("inspect", named, env={"PYTHONIOENCODING": "utf-8:strict"})
     assert (done.returncode, done.stderr) == (0, "")
     assert r"k\udcff.cubin: cubin for" in done.stdout
+
+
+def in_a_terminal(*arguments: str) -> str:
+    """All that the command writes to a terminal."""
+    terminal, line = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cakert.cli", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=line,
+        stderr=line,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(line)
+    written = b""
+    with contextlib.suppress(OSError):  # Linux says so when the last writer has gone
+        while part := os.read(terminal, 65536):
+            written += part
+    os.close(terminal)
+    assert process.wait() == 0, written
+    return written.decode()
+
+
+def test_json_on_a_terminal_is_json_without_a_progress_bar(project):
+    file = project / "tests" / "data" / "docs" / "scale.ptx"
+    run = ["run", str(file), "--device", "sim:sm_90a", "--grid", "1", "--block", "32",
+           "--arg", "f32[32]=rand", "--arg", "f32=2", "--arg", "i32=32"]  # fmt: skip
+    assert "simulating" in in_a_terminal(*run)
+    assert json.loads(in_a_terminal(*run, "--json"))["schema"] == 1
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cakert.cli.info.show_installation", interrupted)
+    assert main(["info"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("arguments", [("info",), ("demo", "--device", "cpu")])

@@ -55,9 +55,11 @@ def counting_progress(
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def cta_progress(console: Console) -> AbstractContextManager[Callable[[int, int], None]]:
+def cta_progress(
+    console: Console, *, disable: bool = False
+) -> AbstractContextManager[Callable[[int, int], None]]:
     """The bar of a simulated run, which is called with thread blocks done and in all."""
-    return counting_progress(console, "simulating", "thread blocks")
+    return counting_progress(console, "simulating", "thread blocks", disable=disable)
 
 
 def capability_text(capabilities: tuple[tuple[int, int], ...]) -> str:

@@ -175,7 +175,7 @@ def _on_simulator(
     check_sizes(symbol, args.arguments, names, sizes)
     check_kinds(module, symbol, args.arguments, names)
     job = _job(args, names, image, symbol)
-    with cta_progress(console) as progress:
+    with cta_progress(console, disable=args.json) as progress:
         arrays, report = execute(job, module, progress)
     return Ran(job, Where(args.device, None, gpu.capability, schedule), arrays, None, report)
 

@@ -40,7 +40,9 @@ def document(capsys, *arguments: object, status: int = 0) -> dict:
     def refuse(text: str) -> None:
         raise AssertionError(f"{text} is no JSON")
 
-    return json.loads(out, parse_constant=refuse)
+    found = json.loads(out, parse_constant=refuse)
+    assert found["schema"] == 1
+    return found
 
 
 def tables(text: str) -> list[list[str]]:
