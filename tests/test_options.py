@@ -7,6 +7,7 @@ import argparse
 import pytest
 
 from cakert.cli import options
+from cakert.cli.main import build_parser
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,24 @@ def test_what_is_read(kind, text, value):
         (options.device, "sim:sm_80a", "got 'sim:sm_80a'"),
         (options.device, "cuda:-1", "got 'cuda:-1'"),
         (options.device, "cuda:12345", "got 'cuda:12345'"),
-        (options.device, "cuda:\u0661", "must be cuda:0"),
+        (options.device, "cuda:\u0664", "must be cuda:0, cuda:1"),
     ],
 )
 def test_what_is_refused(kind, text, reason):
     with pytest.raises(argparse.ArgumentTypeError, match=reason):
         kind(text)
+
+
+@pytest.mark.parametrize("text", ["0", "cuda:0"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["demo"],
+        ["explain", "mask.npy"],
+        ["load", "x.cubin"],
+        ["run", "x.cubin", "--grid", "1", "--block", "1"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_spells_a_gpu_alike(command, text):
+    assert build_parser().parse_args([*command, "--device", text]).device == 0

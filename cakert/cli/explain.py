@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cakert.cli.options import positive, up_to
+from cakert.cli.options import gpu, positive, up_to
 
 if TYPE_CHECKING:
     from cakert.cli.mask_file import PatternFile
@@ -33,14 +32,16 @@ exit status: 0 well, 1 the file or the pattern cannot be planned, 2 wrong usage"
 
 
 def _device(text: str) -> int | str:
-    """A name of `_NAMED`, or the index of ``cuda:1``."""
+    """A name of `_NAMED`, or the index of ``cuda:1`` or ``1``."""
     if text in _NAMED:
         return text
-    match = re.fullmatch(r"cuda:(\d{1,4})", text)
-    if not match:
+    try:
+        return gpu(text)
+    except argparse.ArgumentTypeError:
         names = ", ".join(_NAMED)
-        raise argparse.ArgumentTypeError(f"must be {names}, or cuda:0, cuda:1, ..., got {text!r}")
-    return int(match.group(1))
+        raise argparse.ArgumentTypeError(
+            f"must be {names}, or cuda:0, cuda:1, ..., got {text!r}"
+        ) from None
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -80,10 +80,12 @@ def tolerance(text: str) -> float:
 def _device(text: str, others: str, cpu: bool) -> int | str:
     if (cpu and text == "cpu") or re.fullmatch(r"sim:sm_(90|100|103)a", text):
         return text
-    match = re.fullmatch(r"(?:cuda:)?(\d{1,4})", text, re.ASCII)
-    if not match:
-        raise argparse.ArgumentTypeError(f"must be cuda:0, cuda:1, ..., {others}, got {text!r}")
-    return int(match.group(1))
+    try:
+        return gpu(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"must be cuda:0, cuda:1, ..., {others}, got {text!r}"
+        ) from None
 
 
 def device_or_cpu(text: str) -> int | str:
