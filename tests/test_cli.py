@@ -35,7 +35,9 @@ def driver_is_here() -> bool:
 no_driver = pytest.mark.skipif(driver_is_here(), reason="this machine has an NVIDIA driver")
 
 
-def command(*arguments: object, env: dict[str, str] | None = None, python=(), cwd=None):
+def command(
+    *arguments: object, env: dict[str, str] | None = None, python=(), cwd=None, timeout=None
+):
     return subprocess.run(
         [sys.executable, *python, "-m", "cakert.cli", *map(str, arguments)],
         capture_output=True,
@@ -43,6 +45,7 @@ def command(*arguments: object, env: dict[str, str] | None = None, python=(), cw
         check=False,
         stdin=subprocess.DEVNULL,
         cwd=cwd,
+        timeout=timeout,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **(env or {})},
     )
 
@@ -247,7 +250,7 @@ def test_info_describes_cubins(tmp_path):
         (b".version 9.0\n.target sm_90\n", "this is PTX text"),
         ("half", "truncated or corrupted"),
         (None, "No such file or directory"),
-        ("folder", "Is a directory"),
+        ("folder", "not a regular file"),
     ],
 )
 def test_info_of_a_bad_file_is_one_line(tmp_path, content, reason):
@@ -260,6 +263,16 @@ def test_info_of_a_bad_file_is_one_line(tmp_path, content, reason):
     elif content is not None:
         path.write_bytes(content)
     assert_one_line_error(command("info", path), "bad.cubin", reason)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("info",), ("inspect",), ("load",), ("explain",), ("run", "--grid=1", "--block=1")],
+)
+def test_a_pipe_is_no_file_to_wait_for(tmp_path, arguments):
+    os.mkfifo(tmp_path / "pipe")
+    done = command(*arguments, tmp_path / "pipe", timeout=30)
+    assert_one_line_error(done, "pipe: not a regular file")
 
 
 @pytest.mark.parametrize("name", ["info", "inspect", "load", "verify"])

@@ -14,6 +14,7 @@ from cakert.cli.devices import Machine, cuda_text, look_around
 from cakert.cli.text import printable
 from cakert.cubins import TARGETS_OF, CubinStore, describe_image, store
 from cakert.errors import MINIMUM_DRIVER, CubinError
+from cakert.inspect.files import read_file
 from cakert.inspect.fit import where
 
 _EPILOG = """examples:
@@ -149,7 +150,7 @@ def show_files(files: list[Path]) -> int:
         shipped = {}  # describing a file needs no intact installation
     rows: list[list[object]] = []
     for path in files:
-        data = path.read_bytes()
+        data = read_file(path)
         info = describe_image(data, str(path))
         target = info.target
         if target == "unknown":

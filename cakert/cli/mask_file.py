@@ -14,6 +14,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from cakert.cli.numpy_files import check_regular
+
 Array = npt.NDArray[Any]
 
 # Of a file, and of the lists planned from it (2 bytes each or 4): what a machine has room for.
@@ -62,6 +64,7 @@ def read_pattern(path: Path) -> PatternFile:
     ValueError
         It is damaged, too large, or holds something else; names the file.
     """
+    check_regular(path)
     with path.open("rb") as file:
         magic = file.read(6)
         try:

@@ -61,7 +61,7 @@ def open_array(path: Path, member: str = "") -> StoredArray:
         It is not such a file, it is damaged, it holds Python objects, or `member` is missing,
         superfluous, or not in it.
     """
-    _check_regular(path)
+    check_regular(path)
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"  # a truncated one, too, unlike zipfile.is_zipfile
     if not zipped:
@@ -87,7 +87,7 @@ def open_arrays(path: Path) -> dict[str, StoredArray]:
     OSError, ValueError
         As `open_array`.
     """
-    _check_regular(path)
+    check_regular(path)
     with _opened(path) as archive:
         entries = _entries(path, archive)
         types = _types(path, archive)
@@ -106,9 +106,10 @@ def _entries(path: Path, archive: zipfile.ZipFile) -> dict[str, str]:
     return found
 
 
-def _check_regular(path: Path) -> None:
+def check_regular(path: Path) -> None:
+    """Raise ValueError for what is no file: a device or a pipe may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path}: not a regular file")  # a device or a pipe may never end
+        raise ValueError(f"{path}: not a regular file")
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def test_on_a_gpu(tmp_path, rng):
 
 def test_files_that_are_not_there_or_something_else(tmp_path, capsys):
     assert "No such file" in refused(capsys, tmp_path / "nothing.npy")
-    assert "directory" in refused(capsys, tmp_path)
+    assert "not a regular file" in refused(capsys, tmp_path)
     for content in (b"", b"PK", b"hello, world", b"\x00" * 100):
         (tmp_path / "x.npy").write_bytes(content)
         assert "x.npy: it is neither a .npy nor a .npz file" in refused(capsys, tmp_path / "x.npy")
