@@ -111,6 +111,14 @@ def test_wrong_demo_argument(arguments, reason):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("module", ["cakert", "cakert.cli"])
+def test_the_package_runs_as_a_module(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"cakert {cakert.__version__}\n"
+
+
 def test_closed_pipe_is_quiet():
     shell = f"'{sys.executable}' -m cakert.cli info | head -n 1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)

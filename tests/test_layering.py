@@ -14,7 +14,7 @@ PACKAGE = Path(cakert.__file__).parent
 
 # Top first: a module may import from later lines only, and from its own line.
 LAYERS = [
-    ["cakert.cli"],
+    ["cakert.cli", "cakert.__main__"],
     ["cakert.explanation"],
     ["cakert.vsa"],
     ["cakert.vsa_device"],

@@ -147,7 +147,7 @@ def test_a_fatbin_without_code(tmp_path):
 def test_names_cannot_steer_the_terminal(tmp_path):
     path = tmp_path / "escape.cubin"
     path.write_bytes(tiny_cubin({"k\x9b2Jred": (8,)}))
-    done = load(path, fail="cuKernelGetAttribute=1@12")  # of those for the occupancy
+    done = load(path, fail="cuKernelGetAttribute=1@15")  # of those for the occupancy
     assert "no occupancy" in done.stdout and r"kernel k\x9b2Jred" in done.stdout
     assert "\x9b" not in done.stdout
     done = load(path, fail={"cuFuncLoad": 2})

@@ -119,6 +119,18 @@ CASES: dict[str, Case] = {
         "`cakert inspect --sass` shows machine code with it; nothing else needs it",
         "pip install 'cakert[sass]'",
     ),
+    "extra-explain": Case(
+        "extras",
+        "note",
+        "`cakert explain --out` draws pictures with it; nothing else needs it",
+        "pip install 'cakert[explain]'",
+    ),
+    "extra-completion": Case(
+        "extras",
+        "note",
+        "`cakert completion` prints scripts with it; nothing else needs it",
+        "pip install 'cakert[completion]'",
+    ),
     # --- store ---
     "store-ok": Case("store", "ok", ""),
     "store-damaged": Case(

@@ -108,7 +108,7 @@ def names(here: Surroundings) -> list[Result]:
 
 
 def extras(here: Surroundings) -> list[Result]:
-    """The optional packages of `cakert inspect`, and NVIDIA's disassembler."""
+    """The optional packages of the commands, and NVIDIA's disassembler."""
     results = []
     # There is no demangle for Python 3.10.
     wanted = INSPECT_EXTRA if here.interpreter.version >= (3, 11) else INSPECT_EXTRA[1:]
@@ -120,7 +120,11 @@ def extras(here: Surroundings) -> list[Result]:
     found = shutil.which("nvdisasm", path=os.pathsep.join(folders))
     if found is None and "nvidia-cuda-nvdisasm" not in here.packages:
         results.append(Result("extra-nvdisasm", "no nvdisasm on PATH, in CUDA_HOME or from pip"))
-    return results or [Result("extras-ok", f"{', '.join(wanted)}, nvdisasm")]
+    for extra, package in (("explain", "matplotlib"), ("completion", "shtab")):
+        if package not in here.packages:
+            results.append(Result(f"extra-{extra}", f"not installed: {package}"))
+    found_all = ", ".join([*wanted, "nvdisasm", "matplotlib", "shtab"])
+    return results or [Result("extras-ok", found_all)]
 
 
 def cubins(here: Surroundings) -> list[Result]:

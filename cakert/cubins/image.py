@@ -71,7 +71,9 @@ def _not_elf(data: bytes) -> str:
     if not data:
         return "the file is empty"
     if re.match(rb"\s*(//[^\n]*\n\s*)*\.version\b", data[:4096]):
-        return "this is PTX text; assemble it with ptxas first"
+        return (
+            "this is PTX text (cakert run runs it on the simulator); assemble it with ptxas first"
+        )
     if data[:4] == b"\x50\xed\x55\xba":
         return "this is a fatbin (cakert inspect lists it); extract the cubin with cuobjdump first"
     return f"no ELF header, the file begins with {data[:8]!r} ({len(data)} bytes)"

@@ -180,8 +180,8 @@ def survey_manifest(folder: Path) -> tuple[Manifest, tuple[CubinError, ...]]:
         raw = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CubinError(
-            f"{path}: no manifest: this installation has no cubins (reinstall cakert; in a source "
-            "tree run tools/build_cubins.py)"
+            f"{path}: no manifest, so the folder is no store of cubins (of the package's own: "
+            "reinstall cakert; in a source tree run tools/build_cubins.py)"
         ) from None
     except OSError as problem:
         raise CubinError(f"{path}: cannot be read: {problem.strerror}") from problem
