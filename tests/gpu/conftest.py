@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import fcntl
+import gc
 import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +46,19 @@ def watchdog() -> Iterator[None]:
     faulthandler.dump_traceback_later(300, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def much_memory() -> Iterator[None]:
+    """One test at a time of those that take tens of GiB, in whichever process (xdist)."""
+    path = Path(tempfile.gettempdir()) / f"cakert-much-memory-{os.getuid()}"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        # torch keeps what it was given; nobody else could have it.
+        gc.collect()
+        if "torch" in sys.modules:
+            sys.modules["torch"].cuda.empty_cache()
 
 
 # Small problems have fewer rows than a GPU has SMs. With "-2sms" plans take the GPU for one of two

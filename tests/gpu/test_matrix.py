@@ -150,6 +150,7 @@ def test_large(rng, heads, tokens, block, selected):
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("much_memory")
 def test_offsets_beyond_32_bits(rng):
     """F27: 2**31 elements in each tensor; the last query block selects the last KV block.
 
@@ -196,6 +197,7 @@ def test_offsets_beyond_32_bits(rng):
     assert lse_close(to_float(torch.cat(got_lse)), torch.cat(want_lse).cpu().numpy())
 
 
+@pytest.mark.usefixtures("much_memory")
 def test_many_heads(rng):
     """F26: heads are not on a grid axis with 65535 places."""
     problem = make_problem(
