@@ -7,12 +7,12 @@ a cubin, or in a fatbin.
 from __future__ import annotations
 
 import functools
-import lzma
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cakert.cli.text import printable
+from cakert.cubins.packed import unpack
 from cakert.errors import CubinError
 from cakert.inspect import CubinRecord, inspect_bytes
 from cakert.inspect.compression import LARGEST_IMAGE
@@ -81,14 +81,10 @@ def _is_ptx(data: bytes) -> bool:
 
 
 def _unpack(data: bytes, path: Path) -> bytes:
-    reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=LARGEST_IMAGE)
     try:
-        text = reader.decompress(data, max_length=LARGEST_IMAGE)
-    except (lzma.LZMAError, EOFError) as problem:
-        raise CubinError(f"{path}: not valid xz: {problem}") from problem
-    if not reader.eof:
-        reason = "truncated" if reader.needs_input else f"more than {LARGEST_IMAGE} bytes"
-        raise CubinError(f"{path}: not valid xz: {reason}")
+        text = unpack(data, LARGEST_IMAGE)
+    except ValueError as problem:
+        raise CubinError(f"{path}: {problem}") from problem
     if not _is_ptx(text):
         raise CubinError(f"{path}: no PTX: it has no .version and .target in its first 4096 bytes")
     return text
