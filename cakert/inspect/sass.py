@@ -6,16 +6,14 @@ comment, an optional predicate, and an opcode whose modifiers follow behind dots
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-import sysconfig
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from cakert.cubins.assembler import tool_folders
 from cakert.errors import CubinError
 
 __all__ = ["Disassembly", "disassemble", "find_nvdisasm"]
@@ -54,19 +52,15 @@ def find_nvdisasm() -> str:
     ImportError
         There is none; names the package that brings it.
     """
-    folders = [
-        Path(sysconfig.get_path(key)) / "nvidia" / "cu13" / "bin" for key in ("purelib", "platlib")
-    ]
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    places = [*map(str, folders), os.environ.get("PATH", os.defpath)]
-    places += [str(Path(home) / "bin") for home in homes if home]
-    found = shutil.which("nvdisasm", path=os.pathsep.join(places))
-    if found is None:
+    folders = tool_folders(None, "nvdisasm")
+    # That of the wheel first: who installed it wants the newer one.
+    folders.sort(key=lambda found: found[1] != "wheels")
+    if not folders:
         raise ImportError(
             "machine code needs nvdisasm: pip install 'cakert[sass]', or put the one of a CUDA "
             "toolkit on PATH"
         )
-    return found
+    return str(folders[0][0] / "nvdisasm")
 
 
 def disassemble(data: bytes, name: str = "cubin") -> dict[str, Disassembly]:

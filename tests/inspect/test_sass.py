@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_tensor_instructions_of_the_store(needs_tool):
 
 def test_without_the_tool(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sass.sysconfig, "get_path", lambda key: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda key: str(tmp_path))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ImportError, match=r"cakert\[sass\]"):
@@ -93,7 +94,7 @@ def fake_tool(monkeypatch, folder, script: str) -> None:
     path = folder / "nvdisasm"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(sass.sysconfig, "get_path", lambda key: str(folder / "none"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda key: str(folder / "none"))
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -149,7 +150,7 @@ def test_the_command_shows_code(needs_tool, capsys):
 
 def test_the_command_without_the_tool(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sass.sysconfig, "get_path", lambda key: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda key: str(tmp_path))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     assert main(["inspect", str(DATA / "abi7_sm_80.cubin"), "--sass"]) == 1
