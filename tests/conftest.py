@@ -1,9 +1,11 @@
-"""What the whole suite shares: the markers `gpu` and `full`, and the folders of the project."""
+"""What the whole suite shares: the markers `gpu` and `full`, the project's folder, numbers."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -50,3 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def project() -> Path:
     """The repository's root (the tests need not run against the package that stands there)."""
     return PROJECT
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Fresh numbers in every run; the seed is printed with a failure, CAKERT_SEED repeats it."""
+    seed = int(os.environ.get("CAKERT_SEED", np.random.SeedSequence().entropy % 2**32))
+    print(f"CAKERT_SEED={seed}")
+    return np.random.default_rng(seed)

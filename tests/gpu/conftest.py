@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cakert import routes, vsa_device
@@ -74,11 +73,3 @@ def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setattr(vsa_device, "_multiprocessors", lambda device: 2)
     with routes.only(name):
         yield name
-
-
-@pytest.fixture
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Fresh numbers in every run; the seed is printed with a failure, CAKERT_SEED repeats it."""
-    seed = int(os.environ.get("CAKERT_SEED", np.random.SeedSequence().entropy % 2**32))
-    print(f"CAKERT_SEED={seed}")
-    return np.random.default_rng(seed)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.fatbin_files import archive, entry, fatbin, host_file
 
@@ -15,13 +13,6 @@ from cakert.inspect import inspect_bytes
 from cakert.inspect.archive import read_members
 
 FATBIN = (Path(__file__).with_name("data") / "kernels.fatbin").read_bytes()
-
-
-@pytest.fixture
-def rng():
-    seed = int(os.environ.get("CAKERT_SEED", np.random.SeedSequence().entropy % 2**32))
-    print(f"CAKERT_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 def cubin() -> bytes:
