@@ -7,16 +7,27 @@ that users of a kernel runtime meet; any other code keeps the name that the driv
 from __future__ import annotations
 
 __all__ = [
+    "MINIMUM_CUDA",
     "MINIMUM_DRIVER",
     "STATUS_TABLE",
     "CubinError",
     "CudaError",
     "DriverNotFoundError",
     "ForkedProcessError",
+    "cuda_text",
 ]
 
 MINIMUM_DRIVER = 580
 """Oldest NVIDIA driver branch that loads cubins of CUDA toolkit 13.0."""
+
+MINIMUM_CUDA = 13000
+"""The same as a driver tells it (cuDriverGetVersion)."""
+
+
+def cuda_text(version: int) -> str:
+    """What cuDriverGetVersion gives as people write it: "13.0" for 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
 
 _UPDATE_DRIVER = (
     f"update the NVIDIA driver: cubins of CUDA toolkit 13.0 need driver {MINIMUM_DRIVER} or newer"

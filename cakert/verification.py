@@ -25,7 +25,6 @@ from cakert.cubins.assembler import (
     ptx_kernels,
     ptx_target,
 )
-from cakert.cubins.image import check_image
 from cakert.cubins.manifest import MANIFEST, Entry, KernelInfo, Manifest, survey_manifest
 from cakert.cubins.packed import unpack
 from cakert.errors import CubinError
@@ -204,7 +203,6 @@ class _Look:
         self.hash(entry.file, entry.sha256, data)
         path = self.folder / entry.file
         try:
-            check_image(data, str(path))
             record = inspect_cubin(data, str(path))
         except CubinError as problem:
             self.add(entry.file, "image", _without_path(problem, path))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cakert import arrays, groups, routes, validation
-from cakert.errors import MINIMUM_DRIVER, CubinError
+from cakert.errors import MINIMUM_CUDA, MINIMUM_DRIVER, CubinError
 from cakert.groups import Groups
 from cakert.planner import Pattern
 from cakert.validation import Device, Problem, is_simulated
@@ -38,9 +38,6 @@ __all__ = [
 ]
 
 Tensor: TypeAlias = Any
-
-# What the toolkit of the shipped cubins asks of the driver (1000 * major + 10 * minor).
-_MINIMUM_CUDA = 13000
 
 # Frameworks whose captures only the driver knows of; torch and CuPy are asked themselves.
 _FOREIGN = ("cakert", "other")
@@ -187,7 +184,7 @@ def _open_driver(index: int) -> tuple[int, int]:
             f"{driver.device_name(index)} has compute capability {capability[0]}.{capability[1]}",
         )
     version = driver.driver_version()
-    if version < _MINIMUM_CUDA:
+    if version < MINIMUM_CUDA:
         raise RuntimeError(
             f"cubins of CUDA 13.0 need driver {MINIMUM_DRIVER} or newer, got a driver for CUDA "
             f"{driver.version_text(version)}"

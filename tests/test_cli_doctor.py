@@ -26,7 +26,7 @@ from cakert.cli.checks import CHECKS, run_checks, what_works, worst
 from cakert.cli.main import main
 from cakert.cli.surroundings import DriverState, Gpu, Interpreter, Surroundings
 from cakert.cubins import store
-from cakert.errors import MINIMUM_DRIVER
+from cakert.errors import MINIMUM_CUDA, MINIMUM_DRIVER
 
 PACKAGE = Path(cakert.__file__).resolve().parent
 verify_once = functools.cache(verification.verify)
@@ -490,7 +490,7 @@ def test_variables_are_those_of_the_readme(project):
 
 def test_driver_is_that_of_the_cubins():
     major = int(store().toolkit["release"].split(".")[0])
-    assert major * 1000 == checks_driver.NEEDED
+    assert major * 1000 == MINIMUM_CUDA
     assert str(MINIMUM_DRIVER) in CASES["driver-old"].mend
 
 

@@ -158,7 +158,7 @@ def test_the_second_device(image):
     options = {"devices": 2, "capability": [(8, 0), (9, 0)]}
     assert load(image, "--device", "cuda:1", **options).returncode == 0
     assert_refused(load(image, **options), "the device has compute capability 8.0")
-    assert_refused(load(image, "--device", 2, **options), "--device 2: must be in [0, 2)")
+    assert_refused(load(image, "--device", 2, **options), "--device cuda:2: must be in [0, 2)")
 
 
 def test_all_that_is_asked_is_asked_of_the_device(image):

@@ -6,15 +6,12 @@ import os
 import re
 from pathlib import Path
 
-from cakert.cli.devices import cuda_text
 from cakert.cli.results import Result
 from cakert.cli.surroundings import Surroundings
-from cakert.errors import MINIMUM_DRIVER
+from cakert.errors import MINIMUM_CUDA, MINIMUM_DRIVER, cuda_text
 
 _STUB, _NO_DEVICE, _NOT_READY, _MISMATCH, _COMPAT = 34, 100, 802, 803, 804
 _TOO_OLD = (35, 36)
-NEEDED = 13000
-"""What the driver must offer for cubins of toolkit 13.0."""
 
 
 def _near(here: Surroundings) -> tuple[list[Path], list[Path]]:
@@ -138,8 +135,8 @@ def driver(here: Surroundings) -> list[Result]:
         return [Result("driver-none", state.problem)]
     if state.status in _TOO_OLD:
         return [Result("driver-old", state.problem)]
-    if state.version is not None and state.version < NEEDED:
-        needed = f"{cuda_text(NEEDED)} (driver {MINIMUM_DRIVER} or newer)"
+    if state.version is not None and state.version < MINIMUM_CUDA:
+        needed = f"{cuda_text(MINIMUM_CUDA)} (driver {MINIMUM_DRIVER} or newer)"
         found = f"it offers CUDA {cuda_text(state.version)}, the cubins need {needed}"
         return [Result("driver-old", found)]
     cases = {

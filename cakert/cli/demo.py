@@ -104,18 +104,11 @@ def pick_device(wanted: int | str | None, console: Console) -> Device | str:
         found = ", ".join(f"{d.name} ({capability_text((d.capability,))})" for d in machine.devices)
         console.print(f"No GPU to run on: found {found}; {names}.", markup=False)
         return f"sim:{_SIMULATED}"
-    for device in machine.devices:
-        if device.ordinal == wanted:
-            if device not in supported:
-                found = f"{device.name} has compute capability"
-                raise RuntimeError(
-                    f"--device cuda:{wanted}: {found} {capability_text((device.capability,))}; "
-                    f"{names}"
-                )
-            return device
-    raise RuntimeError(
-        f"--device cuda:{wanted}: must be in [0, {len(machine.devices)}), the GPUs of this machine"
-    )
+    device = machine.device(wanted)
+    if device not in supported:
+        found = f"{device.name} has compute capability {capability_text((device.capability,))}"
+        raise RuntimeError(f"--device cuda:{wanted}: {found}; {names}")
+    return device
 
 
 def run_on_gpu(problem: Problem, device: Device, console: Console) -> int:

@@ -27,14 +27,19 @@ class Machine(NamedTuple):
     devices: tuple[Device, ...]
     problem: str
 
+    def device(self, ordinal: int) -> Device:
+        """The GPU of a number; RuntimeError in terms of ``--device`` where there is none."""
+        for device in self.devices:
+            if device.ordinal == ordinal:
+                return device
+        reason = self.problem
+        if self.devices:
+            reason = f"must be in [0, {len(self.devices)}), the GPUs of this machine"
+        raise RuntimeError(f"--device cuda:{ordinal}: {reason}")
+
     def supported(self, store: CubinStore) -> tuple[Device, ...]:
         """The GPUs that the store has cubins for."""
         return tuple(d for d in self.devices if d.capability in store.capabilities)
-
-
-def cuda_text(version: int) -> str:
-    """A driver's version as people write it: "13.0" for 13000."""
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def look_around() -> Machine:

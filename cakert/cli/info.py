@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cakert import __version__
 from cakert.cli.console import capability_text, make_console, make_table
-from cakert.cli.devices import Machine, cuda_text, look_around
+from cakert.cli.devices import Machine, look_around
 from cakert.cli.text import printable
 from cakert.cubins import TARGETS_OF, CubinStore, describe_image, store
-from cakert.errors import MINIMUM_DRIVER, CubinError
+from cakert.errors import MINIMUM_DRIVER, CubinError, cuda_text
 from cakert.inspect.files import read_file
 from cakert.inspect.fit import where
 

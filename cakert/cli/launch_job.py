@@ -14,6 +14,7 @@ from cakert.cli.argument_specs import ArraySpec, BytesSpec, ScalarSpec, Spec
 from cakert.cli.initial_values import make_array, make_bytes, make_scalar
 from cakert.cli.kernel_files import Image
 from cakert.inspect import KernelRecord
+from cakert.runtime.geometry import dim3
 
 Array = npt.NDArray[Any]
 
@@ -86,12 +87,6 @@ def dims_text(dims: Sequence[int]) -> str:
     return "x".join(map(str, dims))
 
 
-def full(dims: Sequence[int]) -> tuple[int, int, int]:
-    """Three extents, those that were left out 1."""
-    x, y, z = (*dims, 1, 1)[:3]
-    return x, y, z
-
-
 def check_sizes(
     kernel: str, specs: Sequence[Spec], names: Sequence[str], sizes: Sequence[int]
 ) -> None:
@@ -160,7 +155,7 @@ def check_geometry(
         They do not fit; names what was demanded.
     """
     threads = math.prod(block)
-    if record.required_threads is not None and full(block) != record.required_threads:
+    if record.required_threads is not None and dim3("block", block) != record.required_threads:
         raise ValueError(
             f"--block: {record.name} demands {dims_text(record.required_threads)}, got "
             f"{dims_text(block)}"
@@ -173,7 +168,7 @@ def check_geometry(
     # Zeros, as of a file that is damaged, demand nothing: the driver has no cluster then either.
     needed = record.cluster if record.cluster and all(record.cluster) else None
     if cluster is not None:
-        if needed is not None and full(cluster) != needed:
+        if needed is not None and dim3("cluster", cluster) != needed:
             raise ValueError(
                 f"--cluster: {record.name} demands {dims_text(needed)}, got {dims_text(cluster)}"
             )
@@ -182,8 +177,8 @@ def check_geometry(
                 f"--cluster: {record.name} was compiled for at most {record.max_cluster} blocks, "
                 f"got {dims_text(cluster)}"
             )
-        needed = full(cluster)
-    if needed is not None and any(g % c for g, c in zip(full(grid), needed, strict=True)):
+        needed = dim3("cluster", cluster)
+    if needed is not None and any(g % c for g, c in zip(dim3("grid", grid), needed, strict=True)):
         raise ValueError(
             f"--grid: must be a multiple of the cluster {dims_text(needed)} on each axis, got "
             f"{dims_text(grid)}"

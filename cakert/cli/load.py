@@ -9,16 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cakert.cli.console import (
-    capability_text,
-    counting_progress,
-    make_console,
-)
-from cakert.cli.devices import cuda_text
+from cakert.cli.console import capability_text, counting_progress, make_console
 from cakert.cli.load_result import Image, LoadedImage, LoadedKernel, as_json, show
 from cakert.cli.options import extents, gpu, size
 from cakert.cli.text import printable
-from cakert.errors import CudaError
+from cakert.errors import CudaError, cuda_text
 from cakert.inspect import Inspection, KernelRecord, inspect_bytes
 from cakert.inspect.files import read_file
 from cakert.inspect.fit import best_cubin, why_not
@@ -169,17 +164,12 @@ def find_device(ordinal: int) -> tuple[Device, int]:
     from cakert.cli.devices import look_around
 
     machine = look_around()
-    for device in machine.devices:
-        if device.ordinal == ordinal:
-            assert machine.driver_version is not None  # who sees devices has asked it
-            return device, machine.driver_version
-    if machine.devices:
+    if not machine.devices:
         raise RuntimeError(
-            f"--device {ordinal}: must be in [0, {len(machine.devices)}), the GPUs of this machine"
+            f"a GPU is needed to load a file: {machine.problem} (`cakert inspect` needs none)"
         )
-    raise RuntimeError(
-        f"a GPU is needed to load a file: {machine.problem} (`cakert inspect` needs none)"
-    )
+    assert machine.driver_version is not None  # who sees devices has asked it
+    return machine.device(ordinal), machine.driver_version
 
 
 def run(args: argparse.Namespace) -> int:

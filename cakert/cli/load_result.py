@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.text import Text
 
 from cakert.cli.console import capability_text, make_table
-from cakert.cli.devices import cuda_text
 from cakert.cli.text import printable
+from cakert.errors import cuda_text
 from cakert.inspect import CubinRecord, Inspection, KernelRecord, PtxRecord
 from cakert.inspect.fit import best_cubin, runs_on
 

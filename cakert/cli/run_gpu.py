@@ -52,18 +52,12 @@ def pick_device(
             f"{path}: no GPU to run it on: {_found(machine)}; it has {targets_text(images)}. PTX "
             "runs without one: --device sim:sm_90a, sim:sm_100a or sim:sm_103a"
         )
-    if not machine.devices:
-        raise RuntimeError(f"--device cuda:{wanted}: {machine.problem}")
-    for device in machine.devices:
-        if device.ordinal == wanted:
-            if fitting := _fitting(cubins, device):
-                return device, fitting
-            raise RuntimeError(
-                f"--device cuda:{wanted}: {_text(device)} loads no image of {path}, which has "
-                f"{targets_text(images)}"
-            )
+    device = machine.device(wanted)
+    if fitting := _fitting(cubins, device):
+        return device, fitting
     raise RuntimeError(
-        f"--device cuda:{wanted}: must be in [0, {len(machine.devices)}), the GPUs of this machine"
+        f"--device cuda:{wanted}: {_text(device)} loads no image of {path}, which has "
+        f"{targets_text(images)}"
     )
 
 

@@ -15,10 +15,11 @@ from rich.text import Text
 from cakert.cli.argument_specs import ArraySpec, BytesSpec, ScalarSpec
 from cakert.cli.array_statistics import Histogram, Statistics, changed, describe, histogram
 from cakert.cli.console import make_table
-from cakert.cli.launch_job import Argument, Job, full
+from cakert.cli.launch_job import Argument, Job
 from cakert.cli.result_files import Difference
 from cakert.cli.text import printable
 from cakert.inspect.demangle import demangle
+from cakert.runtime.geometry import dim3
 
 if TYPE_CHECKING:
     from cakert.sim import Report
@@ -141,9 +142,9 @@ def as_json(result: Result, *, with_report: bool) -> dict[str, Any]:
             "capability": list(where.capability),
             "schedule": where.schedule,
         },
-        "grid": list(full(job.grid)),
-        "block": list(full(job.block)),
-        "cluster": None if job.cluster is None else list(full(job.cluster)),
+        "grid": list(dim3("grid", job.grid)),
+        "block": list(dim3("block", job.block)),
+        "cluster": None if job.cluster is None else list(dim3("cluster", job.cluster)),
         "shared_bytes": job.shared_bytes,
         "seed": result.seed,
         "arguments": [_argument(result, argument) for argument in job.arguments],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cakert.cli.console import counting_progress, make_console, make_table
+from cakert.cli.options import up_to
 from cakert.cli.text import printable
 
 if TYPE_CHECKING:
@@ -25,16 +26,6 @@ _EPILOG = """examples:
   cakert verify --rebuild --jobs 4  also assemble each PTX again and compare the bytes
 
 exit status: 0 all as the manifest says, 1 findings, or no ptxas of its version, 2 wrong usage"""
-
-
-def _jobs(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}") from None
-    if not 1 <= value <= 1024:
-        raise argparse.ArgumentTypeError(f"must be in [1, 1024], got {value}")
-    return value
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -72,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add(
         "--jobs",
-        type=_jobs,
+        type=up_to(1024),
         default=os.cpu_count() or 1,
         metavar="N",
         help="with --rebuild: how many at once (default: the CPU's threads)",

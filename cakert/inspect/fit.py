@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from cakert.errors import cuda_text
 from cakert.inspect.records import CubinRecord, PtxRecord
 
 __all__ = ["best_cubin", "ptx_loads_on", "rank", "runs_on", "where", "why_not"]
@@ -142,8 +143,7 @@ def _too_new(cubin: CubinRecord, driver: int) -> str:
     wanted = f" (driver {branch} or newer)" if branch else ""
     return (
         f"it was made by toolkit {release[0]}.{release[1]}, and the driver supports CUDA "
-        f"{driver // 1000}.{driver % 1000 // 10}: update the driver to one for CUDA "
-        f"{release[0]}.0 or newer{wanted}"
+        f"{cuda_text(driver)}: update the driver to one for CUDA {release[0]}.0 or newer{wanted}"
     )
 
 
@@ -173,7 +173,7 @@ def why_not(
     only its driver can judge, and that is what the sentence then says.
     """
     device = f"the device has compute capability {_named(capability)}"
-    newest = f"CUDA {driver // 1000}.{driver % 1000 // 10}"
+    newest = f"CUDA {cuda_text(driver)}"
     too_new = next(filter(None, (_too_new(cubin, driver) for cubin in cubins)), "")
     if status in (_INSUFFICIENT_DRIVER, _NEWER_DRIVER):
         return too_new or "the driver is too old for this call: update it"

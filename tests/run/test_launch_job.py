@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cakert.cli.argument_specs import parse
-from cakert.cli.launch_job import check_geometry, check_sizes, dims_text, full
+from cakert.cli.launch_job import check_geometry, check_sizes, dims_text
 from cakert.inspect import inspect_file
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -110,7 +110,5 @@ def test_a_cluster_of_zeros_demands_nothing(axis):
     check_geometry(record, (4,), (32,), (2,))
 
 
-def test_extents():
-    assert full((4,)) == (4, 1, 1)
-    assert full((4, 2, 3)) == (4, 2, 3)
+def test_extents_in_words():
     assert dims_text((4, 2)) == "4x2"
